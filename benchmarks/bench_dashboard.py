@@ -1,9 +1,10 @@
-"""The dashboard of a stream of very many cells in a real Chromium: time to the first chart, and bytes that it fetched.
+"""The dashboard of a stream of very many cells in a real Chromium: time to the first chart, and
+bytes that it fetched.
 
     python benchmarks/bench_dashboard.py [--cells 100000] [--ticks 24] [--json FILE]
 
-The stream has a manual clock; the browser, the server and this program share the machine. The same with 8 cells stands
-next to it, so that what the cells cost can be told from what a page costs.
+The stream has a manual clock; the browser, the server and this program share the machine. The same
+with 8 cells stands next to it, so that what the cells cost can be told from what a page costs.
 """
 
 from __future__ import annotations
@@ -37,7 +38,10 @@ def fill(place: Path, name: str, cells: int, ticks: int) -> None:
     """A public histogram with released ticks."""
     table = {
         "name": name,
-        "query": {"name": "histogram", "parameters": {"keys": [f"place {number}" for number in range(cells)]}},
+        "query": {
+            "name": "histogram",
+            "parameters": {"keys": [f"place {number}" for number in range(cells)]},
+        },
         "budget": {"epsilon": 1.0, "delta": 1e-9},
         "horizon": 1000,
         "public": True,
@@ -84,7 +88,9 @@ def measure(cells: int, ticks: int) -> dict[str, Any]:
     """All numbers, for few cells and for many."""
     from playwright.sync_api import sync_playwright
 
-    program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    program = next(
+        filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+    )
     if program is None:
         sys.exit("Chromium is not installed (Debian: apt-get install chromium)")
     with tempfile.TemporaryDirectory() as folder:
@@ -92,7 +98,9 @@ def measure(cells: int, ticks: int) -> dict[str, Any]:
         sizes = {"few": 8, "many": cells}
         for name, number in sizes.items():
             fill(place, name, number, ticks)
-        server = subprocess.Popen([sys.executable, "-c", SERVER, str(place)], stdout=subprocess.PIPE, text=True)
+        server = subprocess.Popen(
+            [sys.executable, "-c", SERVER, str(place)], stdout=subprocess.PIPE, text=True
+        )
         try:
             assert server.stdout is not None
             address = server.stdout.readline().strip()
@@ -101,7 +109,10 @@ def measure(cells: int, ticks: int) -> dict[str, Any]:
                     executable_path=program, args=["--no-sandbox", "--disable-dev-shm-usage"]
                 )
                 show(browser, address, "few")  # the browser and the server are warm after this
-                found = {f"{number}_cells": show(browser, address, name) for name, number in sizes.items()}
+                found = {
+                    f"{number}_cells": show(browser, address, name)
+                    for name, number in sizes.items()
+                }
                 browser.close()
         finally:
             os.kill(server.pid, signal.SIGTERM)
@@ -111,7 +122,9 @@ def measure(cells: int, ticks: int) -> dict[str, Any]:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--cells", type=int, default=100_000)
     parser.add_argument("--ticks", type=int, default=24)
     parser.add_argument("--json", type=Path)

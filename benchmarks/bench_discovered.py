@@ -1,7 +1,9 @@
-"""Discovered keys: 10^6 distinct keys of which 10^3 are heavy. Time per tick, state, snapshots, keys that join late.
+"""Discovered keys: 10^6 distinct keys of which 10^3 are heavy. Time per tick, state, snapshots,
+keys that join late.
 
-Times are ratios to a `Histogram` that was given the heavy keys as a list, on the same events, in the same run. They are
-seconds of the processor, so that a busy machine changes little; only requests are timed by the clock.
+Times are ratios to a `Histogram` that was given the heavy keys as a list, on the same events, in
+the same run. They are seconds of the processor, so that a busy machine changes little; only
+requests are timed by the clock.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ def events_of(tick: int) -> list[str]:
 
 
 def run_stream(stream: Stream, prepared: bool) -> tuple[float, float, list[float]]:
-    """(mean seconds of a step, of a preparation, all steps); preparations happen between ticks, off the path."""
+    """(mean seconds of a step, of a preparation, all steps); preparations happen between ticks, off
+    the path."""
     steps, ahead = [], 0.0
     for tick in range(TICKS):
         events = events_of(tick)
@@ -56,7 +59,13 @@ def run() -> list[Row]:
     known = [f"heavy key {number}" for number in range(HEAVY)]
     listed = Stream(Histogram(known, unknown="other"), BUDGET, 2**12)
     base, _, _ = run_stream(listed, prepared=True)
-    rows.append({"name": "Histogram of 1,000 listed keys: a tick of 50,000 events", "value": base * 1e3, "unit": "ms"})
+    rows.append(
+        {
+            "name": "Histogram of 1,000 listed keys: a tick of 50,000 events",
+            "value": base * 1e3,
+            "unit": "ms",
+        }
+    )
     stream = Stream(DiscoveredKeys(minimum=30), BUDGET, 2**12)
     tracemalloc.start()
     stream.step(events_of(0))
@@ -65,30 +74,59 @@ def run() -> list[Row]:
     grown = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
     stream.close()
-    rows.append({"name": "memory of a rare key (text, count)", "value": grown / RARE, "unit": "bytes"})
+    rows.append(
+        {"name": "memory of a rare key (text, count)", "value": grown / RARE, "unit": "bytes"}
+    )
     stream = Stream(DiscoveredKeys(minimum=30), BUDGET, 2**12)
     mean, ahead, steps = run_stream(stream, prepared=True)
     name = f"{TICKS * RARE:,} distinct keys, minimum 30: "
-    rows.append({"name": name + "a tick of 50,000 events", "value": mean * 1e3, "unit": "ms", "ratio": mean / base})
+    rows.append(
+        {
+            "name": name + "a tick of 50,000 events",
+            "value": mean * 1e3,
+            "unit": "ms",
+            "ratio": mean / base,
+        }
+    )
     growth = float(np.mean(steps[-5:]) / np.mean(steps[5:10]))
     rows.append({"name": name + "last ticks against early ones", "value": growth, "unit": "times"})
     rows.append({"name": name + "preparation between ticks", "value": ahead * 1e3, "unit": "ms"})
-    rows.append({"name": name + "public keys", "value": len(stream.labels) - 2, "unit": f"of {HEAVY} heavy ones"})
+    rows.append(
+        {
+            "name": name + "public keys",
+            "value": len(stream.labels) - 2,
+            "unit": f"of {HEAVY} heavy ones",
+        }
+    )
     start = time.process_time()
     blob = stream.snapshot()
     taken = time.process_time() - start
     rows.append({"name": name + "snapshot", "value": len(blob) / 2**20, "unit": "MiB"})
-    rows.append({"name": name + "time of a snapshot", "value": taken * 1e3, "unit": "ms", "ratio": taken / mean})
+    rows.append(
+        {
+            "name": name + "time of a snapshot",
+            "value": taken * 1e3,
+            "unit": "ms",
+            "ratio": taken / mean,
+        }
+    )
     stream.close()
     start = time.process_time()
     Stream.restore(blob).close()
-    rows.append({"name": name + "time of a restore", "value": (time.process_time() - start) * 1e3, "unit": "ms"})
+    rows.append(
+        {
+            "name": name + "time of a restore",
+            "value": (time.process_time() - start) * 1e3,
+            "unit": "ms",
+        }
+    )
     rows += [*every_key_has_noise(base), ingestion_goes_on(), other_streams_go_on()]
     return rows
 
 
 def every_key_has_noise(base: float) -> list[Row]:
-    """minimum=1: every key that ever came has noise. 40,000 keys stand for more: time and memory are linear in them."""
+    """minimum=1: every key that ever came has noise. 40,000 keys stand for more: time and memory
+    are linear in them."""
     stream = Stream(DiscoveredKeys(), BUDGET, 2**12)
     keys = 40_000
     events = [f"key {number}" for number in range(keys)]
@@ -103,16 +141,27 @@ def every_key_has_noise(base: float) -> list[Row]:
     stream.close()
     name = "minimum 1, 40,000 keys with noise: "
     return [
-        {"name": name + "an empty tick", "value": mean / keys * 1e9, "unit": "ns/key", "ratio": mean / base},
+        {
+            "name": name + "an empty tick",
+            "value": mean / keys * 1e9,
+            "unit": "ns/key",
+            "ratio": mean / base,
+        },
         {"name": name + "to join", "value": joined / keys * 1e6, "unit": "µs/key"},
         {"name": name + "snapshot", "value": state / keys, "unit": "bytes/key"},
     ]
 
 
 def ingestion_goes_on() -> Row:
-    """1,000 keys join at tick 3,000 next to a thread that reads requests: how much slower the requests are read."""
+    """1,000 keys join at tick 3,000 next to a thread that reads requests: how much slower the
+    requests are read."""
     declaration = StreamDeclaration.from_dict(
-        {"name": "x", "query": "discovered-keys", "budget": {"epsilon": 1, "delta": 1e-6}, "horizon": 4096}
+        {
+            "name": "x",
+            "query": "discovered-keys",
+            "budget": {"epsilon": 1, "delta": 1e-6},
+            "horizon": 4096,
+        }
     )
     stream = Stream(DiscoveredKeys(minimum=40), BUDGET, 4096)
     stream.run([[]] * 3000)
@@ -139,7 +188,9 @@ def ingestion_goes_on() -> Row:
         "name": "requests are read while 1,000 keys join at tick 3,000",
         "value": float(np.median(meanwhile)) / alone if meanwhile else float("nan"),
         "unit": "times slower",
-        "note": f"the closing tick in which they become candidates then takes {closing * 1e3:.0f} ms",
+        "note": (
+            f"the closing tick in which they become candidates then takes {closing * 1e3:.0f} ms"
+        ),
     }
 
 
@@ -158,11 +209,22 @@ class SetClock(Clock):
 
 
 def other_streams_go_on() -> Row:
-    """20,000 new keys in tick 2,000 of one stream: how long the slowest batch of another stream waits."""
-    table = {"name": "keys", "query": {"name": "discovered-keys", "parameters": {"minimum": 4}}, "horizon": 4096}
-    table |= {"budget": {"epsilon": 1.0, "delta": 1e-6}, "tick": "1h", "start": "2026-03-01T00:00:00Z"}
+    """20,000 new keys in tick 2,000 of one stream: how long the slowest batch of another stream
+    waits."""
+    table = {
+        "name": "keys",
+        "query": {"name": "discovered-keys", "parameters": {"minimum": 4}},
+        "horizon": 4096,
+    }
+    table |= {
+        "budget": {"epsilon": 1.0, "delta": 1e-6},
+        "tick": "1h",
+        "start": "2026-03-01T00:00:00Z",
+    }
     keys = StreamDeclaration.from_dict(table)
-    other = StreamDeclaration.from_dict({**table, "name": "other", "query": "count", "tick": "manual"})
+    other = StreamDeclaration.from_dict(
+        {**table, "name": "other", "query": "count", "tick": "manual"}
+    )
     clock, late = SetClock(), 2000
     with tempfile.TemporaryDirectory() as folder:
         store = Store(Path(folder) / "a.db")

@@ -1,6 +1,7 @@
 """The counting engine: growth with the horizon, memory, start-up.
 
-Every ratio is measured in one run, both sides in turn, best of several. Run alone on an idle machine.
+Every ratio is measured in one run, both sides in turn, best of several. Run alone on an idle
+machine.
 """
 
 from __future__ import annotations
@@ -28,8 +29,11 @@ def best(action: Callable[[], object], repeats: int = 7) -> float:
     return min(times)
 
 
-def in_turn(first: Callable[[], object], second: Callable[[], object], repeats: int = 40) -> tuple[float, float]:
-    """Shortest timings of both, measured in turn, so that a slow moment of the machine meets both."""
+def in_turn(
+    first: Callable[[], object], second: Callable[[], object], repeats: int = 40
+) -> tuple[float, float]:
+    """Shortest timings of both, measured in turn, so that a slow moment of the machine meets
+    both."""
     times = [(best(first, 1), best(second, 1)) for _ in range(repeats)]
     return min(a for a, _ in times), min(b for _, b in times)
 
@@ -79,13 +83,21 @@ app(standalone_mode=False)
 
 def fresh(code: str) -> str:
     """What a new interpreter prints."""
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
 
 
 def memory() -> Row:
-    """Peak memory of a run of 10^7 ticks, in arrays of its output (its input counts as one of them)."""
+    """Peak memory of a run of 10^7 ticks, in arrays of its output (its input counts as one of
+    them)."""
     arrays = float(fresh(MEMORY))
-    return {"name": "peak memory of a 10^7-tick run", "value": arrays, "unit": "output arrays", "target": "≤ 4"}
+    return {
+        "name": "peak memory of a 10^7-tick run",
+        "value": arrays,
+        "unit": "output arrays",
+        "target": "≤ 4",
+    }
 
 
 def startup() -> list[Row]:
@@ -101,10 +113,17 @@ def startup() -> list[Row]:
 def construction() -> Row:
     """CPU seconds to build the factorisation of 10^8 ticks from nothing, in a new interpreter."""
     code = (
-        "import time, evercount\nfrom evercount.factorizations import Balanced\nimport scipy.special\n"
+        "import time, evercount\n"
+        "from evercount.factorizations import Balanced\n"
+        "import scipy.special\n"
         "t = time.process_time(); Balanced(10**8); print(time.process_time() - t)"
     )
-    return {"name": "build `balanced` for 10^8 ticks", "value": float(fresh(code)), "unit": "CPU s", "target": "< 1"}
+    return {
+        "name": "build `balanced` for 10^8 ticks",
+        "value": float(fresh(code)),
+        "unit": "CPU s",
+        "target": "< 1",
+    }
 
 
 def run() -> list[Row]:

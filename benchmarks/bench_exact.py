@@ -1,6 +1,8 @@
-"""Exact noise next to its own exact draw, numpy's draw and OpenDP's discrete Gaussian, all in one run.
+"""Exact noise next to its own exact draw, numpy's draw and OpenDP's discrete Gaussian, all in one
+run.
 
-A bar is a ratio of processor times (of all threads), which other programs disturb less than the clock.
+A bar is a ratio of processor times (of all threads), which other programs disturb less than the
+clock.
 """
 
 from __future__ import annotations
@@ -45,8 +47,17 @@ BUDGET = Budget(1.0, 1e-9)
 Row = dict[str, Any]
 
 
-def _row(name: str, value: float, unit: str, ratio: float | None, target: float | None, note: str) -> Row:
-    return {"name": name, "value": value, "unit": unit, "ratio": ratio, "target": target, "note": note}
+def _row(
+    name: str, value: float, unit: str, ratio: float | None, target: float | None, note: str
+) -> Row:
+    return {
+        "name": name,
+        "value": value,
+        "unit": unit,
+        "ratio": ratio,
+        "target": target,
+        "note": note,
+    }
 
 
 def _seconds(action: Callable[[], object], repeats: int = 7) -> float:
@@ -67,7 +78,8 @@ def _draw() -> float:
 
 
 def _take(stream: NoiseStream, cells: int, ticks: int) -> tuple[float, float]:
-    """Seconds per cell and tick of a noise stream, and of an exact draw: measured in turns, the best of both."""
+    """Seconds per cell and tick of a noise stream, and of an exact draw: measured in turns, the
+    best of both."""
     pairs = [(_seconds(partial(stream.take, ticks), 2) / cells / ticks, _draw()) for _ in range(5)]
     times, draws = zip(*pairs, strict=True)
     return min(times), min(draws)
@@ -105,12 +117,26 @@ def _noises() -> list[Row]:
 
     draw, rng = min(_draw() for _ in range(3)), np.random.default_rng(0)
     compare("exact draw", (draw, draw), None, "a normal of 128 bits")
-    compare("numpy's draw", (_seconds(lambda: rng.standard_normal((32, 500)), 15) / 16_000, draw), None, "not exact")
+    compare(
+        "numpy's draw",
+        (_seconds(lambda: rng.standard_normal((32, 500)), 15) / 16_000, draw),
+        None,
+        "not exact",
+    )
     if (other := _opendp()) is not None:
-        compare("OpenDP discrete Gaussian", (other, draw), None, f"independent noise, scale {SCALE:g}, vector of 5000")
+        compare(
+            "OpenDP discrete Gaussian",
+            (other, draw),
+            None,
+            f"independent noise, scale {SCALE:g}, vector of 5000",
+        )
     for cells in (1000, 10**5):
-        compare("exact noise", _exact(Balanced(2**16), cells, 64), 2.5, f"balanced 2^16, {cells} cells")
-        compare("exact noise", _exact(Balanced(10**8), cells, 64), 4.0, f"balanced 10^8, {cells} cells")
+        compare(
+            "exact noise", _exact(Balanced(2**16), cells, 64), 2.5, f"balanced 2^16, {cells} cells"
+        )
+        compare(
+            "exact noise", _exact(Balanced(10**8), cells, 64), 4.0, f"balanced 10^8, {cells} cells"
+        )
         compare("exact noise", _exact(Unbounded(), cells, 64), 4.0, f"unbounded, {cells} cells")
     for scale in (1e6, 1e9, 1e12):
         note = f"balanced 2^16, 1000 cells, scale {scale:g}: more close calls"
@@ -119,21 +145,37 @@ def _noises() -> list[Row]:
     others += [BinaryTree(2**16), Honaker(2**16), HonakerFull(2**16)]
     for f in others:
         compare("exact noise", _exact(f, 1000, 64), None, f"{f.name} {f.horizon}, 1000 cells")
-    compare("exact noise", _exact(Optimal(1024), 1000, 32), None, "optimal 1024, 1000 cells, first half")
-    others = [Balanced(2**20), Balanced(10**8), Unbounded(), SquareRoot(2**20), Honaker(2**20), HonakerFull(2**20)]
+    compare(
+        "exact noise", _exact(Optimal(1024), 1000, 32), None, "optimal 1024, 1000 cells, first half"
+    )
+    others = [
+        Balanced(2**20),
+        Balanced(10**8),
+        Unbounded(),
+        SquareRoot(2**20),
+        Honaker(2**20),
+        HonakerFull(2**20),
+    ]
     for f in others:
         note = f"{f.name} {f.horizon}, one cell; 0.2 µs where a draw is 0.037"
         compare("scalar run", _exact(f, 1, 2**15), 5.4, note)
         stream = ExactStream(f, SCALE, 1, Secret.generate())
         step = _seconds(partial(_steps, stream), 5) / STEPS
-        compare("lone step", (step, draw), 135.0, f"{f.name} {f.horizon}, one cell; 5 µs where a draw is 0.037")
+        compare(
+            "lone step",
+            (step, draw),
+            135.0,
+            f"{f.name} {f.horizon}, one cell; 5 µs where a draw is 0.037",
+        )
     return rows
 
 
 def named(name: str) -> list[Row]:
     """The noise of one factorization, built-in or registered, for 1024 ticks."""
     seconds, draw = _exact(factorization(name, 1024), 1000, 32)
-    return [_row("exact noise", seconds * 1e6, "µs", seconds / draw, None, f"{name} 1024, 1000 cells")]
+    return [
+        _row("exact noise", seconds * 1e6, "µs", seconds / draw, None, f"{name} 1024, 1000 cells")
+    ]
 
 
 def _ticks(query: Query, ticks: list[Any]) -> float:
@@ -176,7 +218,16 @@ def _memory() -> list[Row]:
         stream.take(1)
         held, peak = (value / cells / 1024 for value in tracemalloc.get_traced_memory())
         tracemalloc.stop()
-        rows.append(_row("memory", held, "KB a cell", None, 0.7, f"{f.name} {f.horizon}; {peak:.2f} at the most"))
+        rows.append(
+            _row(
+                "memory",
+                held,
+                "KB a cell",
+                None,
+                0.7,
+                f"{f.name} {f.horizon}; {peak:.2f} at the most",
+            )
+        )
     for f in weighted:
         last, by_doubles = f.horizon or 10**8, kernel(f)
         assert isinstance(by_doubles, FilterKernel)
@@ -188,7 +239,9 @@ def _memory() -> list[Row]:
     stream = ExactStream(Balanced(2**16), SCALE, 1000, Secret.generate())
     stream.take(40)
     dumped = stream.dump()
-    rows.append(_row("dump", len(dumped["state"]) / 1000, "bytes a cell", None, None, "balanced 2^16"))
+    rows.append(
+        _row("dump", len(dumped["state"]) / 1000, "bytes a cell", None, None, "balanced 2^16")
+    )
     load = _seconds(lambda: ExactStream.load(Balanced(2**16), SCALE, 1000, dumped), 5) * 1e3
     rows.append(_row("load", load, "ms", None, None, "1000 cells, in the middle of a block"))
     return rows
@@ -203,4 +256,7 @@ if __name__ == "__main__":
     for row in run():
         ratio = "" if row["ratio"] is None else f"ratio {row['ratio']:.2f}"
         target = "" if row["target"] is None else f"target {row['target']:g}"
-        print(f"{row['name']:26}{row['value']:12.4g} {row['unit']:13}{ratio:14}{target:12}{row['note']}")
+        print(
+            f"{row['name']:26}{row['value']:12.4g} "
+            f"{row['unit']:13}{ratio:14}{target:12}{row['note']}"
+        )

@@ -1,11 +1,13 @@
-"""A data frame through `evercount.release` against the command on the same Parquet file: seconds and peak memory.
+"""A data frame through `evercount.release` against the command on the same Parquet file: seconds
+and peak memory.
 
 python benchmarks/bench_frames.py             10^6 rows, each way five times, one after the other
 python benchmarks/bench_frames.py --rows 100000 --rounds 2
 
-Every run is a process of its own. `process` is the processor time of the whole process, with imports and, for frames,
-with reading the file into the frame; `call` is that of `evercount.release` alone. The bar: process at most 1.5 times
-that of the command, peak memory at most the frame and 300 MB.
+Every run is a process of its own. `process` is the processor time of the whole process, with
+imports and, for frames, with reading the file into the frame; `call` is that of `evercount.release`
+alone. The bar: process at most 1.5 times that of the command, peak memory at most the frame and 300
+MB.
 """
 
 from __future__ import annotations
@@ -36,9 +38,18 @@ OPTIONS = {
 }
 REGIONS = [f"region {number}" for number in range(20)]
 READ = {
-    "pandas": ("import pandas; frame = pandas.read_parquet('events.parquet')", "frame.memory_usage(deep=True).sum()"),
-    "polars": ("import polars; frame = polars.read_parquet('events.parquet')", "frame.estimated_size()"),
-    "arrow": ("import pyarrow.parquet; frame = pyarrow.parquet.read_table('events.parquet')", "frame.nbytes"),
+    "pandas": (
+        "import pandas; frame = pandas.read_parquet('events.parquet')",
+        "frame.memory_usage(deep=True).sum()",
+    ),
+    "polars": (
+        "import polars; frame = polars.read_parquet('events.parquet')",
+        "frame.estimated_size()",
+    ),
+    "arrow": (
+        "import pyarrow.parquet; frame = pyarrow.parquet.read_table('events.parquet')",
+        "frame.nbytes",
+    ),
 }
 CALL = """
 import json, resource, time
@@ -70,7 +81,10 @@ def write_events(rows: int) -> None:
     generator = np.random.default_rng(1)
     when = np.datetime64("2025-01-01", "us") + generator.integers(0, 365 * 86_400 * 10**6, rows)
     region = np.asarray(REGIONS, object)[generator.integers(0, len(REGIONS), rows)]
-    pq.write_table(pa.table({"when": when, "region": region, "amount": generator.random(rows)}), "events.parquet")
+    pq.write_table(
+        pa.table({"when": when, "region": region, "amount": generator.random(rows)}),
+        "events.parquet",
+    )
     Path("regions.txt").write_text("\n".join(REGIONS) + "\n", encoding="utf-8")
 
 
@@ -87,7 +101,9 @@ def programs() -> dict[str, str]:
 
 def main() -> None:
     """Print a row for each way."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rows", type=int, default=10**6)
     parser.add_argument("--rounds", type=int, default=5)
     given = parser.parse_args()
@@ -99,7 +115,9 @@ def main() -> None:
             for name, program in programs().items():
                 for left in ("out.csv", "out.state"):
                     Path(left).unlink(missing_ok=True)
-                done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+                done = subprocess.run(
+                    [sys.executable, "-c", program], check=True, capture_output=True, text=True
+                )
                 found.setdefault(name, []).append(json.loads(done.stdout.splitlines()[-1]))
         os.chdir("/")
     print(f"{given.rows:,} rows, median of {given.rounds}; processor time in seconds, memory in MB")

@@ -1,8 +1,9 @@
-"""Counting of a file of 10^7 events next to DuckDB's own plain query over the same file, and peak memory.
+"""Counting of a file of 10^7 events next to DuckDB's own plain query over the same file, and peak
+memory.
 
-Each measurement is a process of its own; the two kinds take turns, and the best of each is compared, because other work
-on the machine can only make a run slower. Caps of persons are compared with the count without persons of the same file,
-in the processor time of the whole processes.
+Each measurement is a process of its own; the two kinds take turns, and the best of each is
+compared, because other work on the machine can only make a run slower. Caps of persons are compared
+with the count without persons of the same file, in the processor time of the whole processes.
 """
 
 from __future__ import annotations
@@ -34,26 +35,38 @@ CAPS: dict[str, dict[str, Any]] = {
     "3 events of a tick": {"max_per_tick": 3, "period": 1},
     "10 events of a day": {"max_events": 10, "period": "1d"},
     "8 hours of a day, 2 events each": {"max_per_tick": 2, "max_ticks": 8, "period": "1d"},
-    "8 hours of a day, 3 events each, 10 in all": {"max_events": 10, "max_per_tick": 3, "max_ticks": 8, "period": "1d"},
+    "8 hours of a day, 3 events each, 10 in all": {
+        "max_events": 10,
+        "max_per_tick": 3,
+        "max_ticks": 8,
+        "period": "1d",
+    },
 }
 """What is counted of a person; 10^5 of them have 100 events each in 100 hours, 10^6 have 10."""
 
 
 def write_events(
-    folder: Path, rows: int, persons: int = 10**5, kinds: tuple[str, ...] = ("csv", "parquet", "jsonl")
+    folder: Path,
+    rows: int,
+    persons: int = 10**5,
+    kinds: tuple[str, ...] = ("csv", "parquet", "jsonl"),
 ) -> None:
-    """events.csv, .parquet, .jsonl and regions.txt; the numbers come from a hash, so all runs see the same."""
+    """events.csv, .parquet, .jsonl and regions.txt; the numbers come from a hash, so all runs see
+    the same."""
     import duckdb
 
     connection = duckdb.connect()
     events = (
-        f"SELECT strftime(make_timestamp({START_US} + (hash(i) % {TICKS * 3600})::BIGINT * 1000000), "
-        f"'%Y-%m-%dT%H:%M:%S') AS ts, 'region-' || (hash(i * 7 + 1) % {KEYS}) AS region, "
+        f"SELECT strftime(make_timestamp({START_US} + (hash(i) % {TICKS * 3600})::BIGINT * "
+        f"1000000), '%Y-%m-%dT%H:%M:%S') AS ts, 'region-' || (hash(i * 7 + 1) % {KEYS}) AS region, "
         f"'user-' || (hash(i * 3) % {persons}) AS uid FROM range({rows}) t(i)"
     )
     written = {
         "csv": f"({events}) TO '{folder}/events.csv' (HEADER)",
-        "parquet": f"(SELECT ts::TIMESTAMP AS ts, region, uid FROM ({events})) TO '{folder}/events.parquet'",
+        "parquet": (
+            f"(SELECT ts::TIMESTAMP AS ts, region, uid FROM ({events})) TO "
+            f"'{folder}/events.parquet'"
+        ),
         "jsonl": f"(SELECT * FROM ({events}) LIMIT {rows // 10}) TO '{folder}/events.jsonl'",
     }
     for kind in kinds:
@@ -74,7 +87,8 @@ def plain(folder: Path, name: str) -> dict[str, float]:
     }[name]
     start = time.perf_counter()
     duckdb.connect().execute(
-        f"SELECT (epoch_us(ts) - {START_US}) // 3600000000 AS tick, region, count(*) FROM {reader} GROUP BY ALL"
+        f"SELECT (epoch_us(ts) - {START_US}) // 3600000000 AS tick, region, count(*) FROM {reader} "
+        "GROUP BY ALL"
     ).fetchnumpy()
     return {"seconds": time.perf_counter() - start}
 
@@ -106,7 +120,13 @@ def counted(folder: Path, name: str, caps: dict[str, Any] | None = None) -> dict
     declaration = declared(folder, caps)
     with tempfile.TemporaryDirectory() as scratch:
         start = time.perf_counter()
-        rows = count((open_source(str(folder / name), Path(scratch)),), declaration, 1, TICKS + 1, Path(scratch))
+        rows = count(
+            (open_source(str(folder / name), Path(scratch)),),
+            declaration,
+            1,
+            TICKS + 1,
+            Path(scratch),
+        )
         seconds = time.perf_counter() - start
     assert rows.bad == 0
     return {"seconds": seconds}
@@ -119,7 +139,12 @@ def whole_command(folder: Path, name: str) -> dict[str, float]:
 
     declaration = declared(folder)
     with tempfile.TemporaryDirectory() as out:
-        job = Job(str(folder / name), declaration, f"{out}/out.csv", declaration.schedule.start_of(TICKS + 1))
+        job = Job(
+            str(folder / name),
+            declaration,
+            f"{out}/out.csv",
+            declaration.schedule.start_of(TICKS + 1),
+        )
         start = time.perf_counter()
         release_file(job)
         return {"seconds": time.perf_counter() - start}
@@ -135,10 +160,14 @@ ACTIONS: dict[str, Callable[[Path, str], dict[str, float]]] = {
 
 def _process(action: str, folder: Path, name: str) -> dict[str, float]:
     command = [sys.executable, __file__, "--one", action, str(folder), name]
-    return dict(json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
+    return dict(
+        json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    )
 
 
-def _turns(actions: tuple[str, ...], folder: Path, name: str, rounds: int) -> list[list[dict[str, float]]]:
+def _turns(
+    actions: tuple[str, ...], folder: Path, name: str, rounds: int
+) -> list[list[dict[str, float]]]:
     """The measurements of each action, which took turns."""
     turns = [[_process(action, folder, name) for action in actions] for _ in range(rounds)]
     return [list(found) for found in zip(*turns, strict=True)]
@@ -156,9 +185,19 @@ def plain_rows(rows: int, rounds: int) -> Iterator[dict[str, Any]]:
         for name in ("events.csv", "events.parquet", "events.jsonl"):
             plainly, counting = _turns(("plain", "counted"), folder, name, rounds)
             base, took = _best(plainly, "seconds"), _best(counting, "seconds")
-            note = f"{rows // 10 if name == 'events.jsonl' else rows:.0e} rows, {KEYS} keys, {TICKS} ticks"
+            note = (
+                f"{rows // 10 if name == 'events.jsonl' else rows:.0e} rows, {KEYS} keys, {TICKS} "
+                "ticks"
+            )
             yield _row(f"plain query, {name}", base, "s", 1.0, None, note)
-            yield _row(f"count, {name}", took, "s", took / base, TARGET_RATIO if name == "events.csv" else None, note)
+            yield _row(
+                f"count, {name}",
+                took,
+                "s",
+                took / base,
+                TARGET_RATIO if name == "events.csv" else None,
+                note,
+            )
             yield _memory(name, counting)
         whole = _process("whole", folder, "events.csv")
         yield _row("whole command, events.csv", whole["seconds"], "s", None, None, "in all")
@@ -172,23 +211,38 @@ def persons_rows(rows: int, rounds: int) -> Iterator[dict[str, Any]]:
             write_events(Path(made), rows, persons, ("csv", "parquet"))
             for name in ("events.csv", "events.parquet"):
                 without, *within = _turns(("counted", *CAPS), Path(made), name, rounds)
-                base, note = _best(without, "processor"), f"{rows:.0e} rows, {persons:.0e} persons, processor time"
+                base, note = (
+                    _best(without, "processor"),
+                    f"{rows:.0e} rows, {persons:.0e} persons, processor time",
+                )
                 yield _row(f"without persons, {name}", base, "s", 1.0, None, note)
                 for caps, found in zip(CAPS, within, strict=True):
                     took = _best(found, "processor")
                     yield _row(f"{caps}, {name}", took, "s", took / base, target, note)
-                yield _memory(f"{persons:.0e} persons, {name}", [one for found in within for one in found])
+                yield _memory(
+                    f"{persons:.0e} persons, {name}", [one for found in within for one in found]
+                )
 
 
 def large_rows(rows: int, rounds: int) -> Iterator[dict[str, Any]]:
-    """Counting of a large Parquet file without persons, next to the plain query: by the clock and in processor time."""
+    """Counting of a large Parquet file without persons, next to the plain query: by the clock and
+    in processor time."""
     with tempfile.TemporaryDirectory() as made:
         write_events(Path(made), rows, kinds=("parquet",))
         plainly, counting = _turns(("plain", "counted"), Path(made), "events.parquet", rounds)
         for what, unit in (("seconds", "by the clock"), ("processor", "processor time")):
             base, took = _best(plainly, what), _best(counting, what)
-            yield _row("plain query, events.parquet", base, "s", 1.0, None, f"{rows:.0e} rows, {unit}")
-            yield _row("count, events.parquet", took, "s", took / base, TARGET_LARGE, f"{rows:.0e} rows, {unit}")
+            yield _row(
+                "plain query, events.parquet", base, "s", 1.0, None, f"{rows:.0e} rows, {unit}"
+            )
+            yield _row(
+                "count, events.parquet",
+                took,
+                "s",
+                took / base,
+                TARGET_LARGE,
+                f"{rows:.0e} rows, {unit}",
+            )
         yield _memory("count", counting)
 
 
@@ -202,16 +256,29 @@ def _memory(name: str, found: list[dict[str, float]]) -> dict[str, Any]:
     return _row(f"peak memory, {name}", most, "MB", most / TARGET_MB, 1.0, "of 600 MB")
 
 
-def _row(name: str, value: float, unit: str, ratio: float | None, target: float | None, note: str) -> dict[str, Any]:
-    return {"name": name, "value": value, "unit": unit, "ratio": ratio, "target": target, "note": note}
+def _row(
+    name: str, value: float, unit: str, ratio: float | None, target: float | None, note: str
+) -> dict[str, Any]:
+    return {
+        "name": name,
+        "value": value,
+        "unit": unit,
+        "ratio": ratio,
+        "target": target,
+        "note": note,
+    }
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, help="default: 10^7, with --large 5·10^7")
-    parser.add_argument("--rounds", type=int, default=3, help="how many times each is measured; the best counts")
+    parser.add_argument(
+        "--rounds", type=int, default=3, help="how many times each is measured; the best counts"
+    )
     parser.add_argument("--persons", action="store_true", help="only the caps of persons")
-    parser.add_argument("--large", action="store_true", help="only a large Parquet file, without persons")
+    parser.add_argument(
+        "--large", action="store_true", help="only a large Parquet file, without persons"
+    )
     parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.one:
@@ -221,9 +288,20 @@ if __name__ == "__main__":
         print(json.dumps({**measured, "megabytes": used.ru_maxrss / 1024, "processor": processor}))
         sys.exit()
     print(f"{'':60}{'value':>10} {'':4}{'ratio':>8}{'target':>8}  note")
-    parts = [persons_rows] if given.persons else [large_rows] if given.large else [plain_rows, persons_rows]
-    for row in chain(*(part(given.rows or (LARGE if given.large else 10**7), given.rounds) for part in parts)):
+    parts = (
+        [persons_rows]
+        if given.persons
+        else [large_rows]
+        if given.large
+        else [plain_rows, persons_rows]
+    )
+    for row in chain(
+        *(part(given.rows or (LARGE if given.large else 10**7), given.rounds) for part in parts)
+    ):
         ratio = "" if row["ratio"] is None else f"{row['ratio']:.2f}"
         target = "" if row["target"] is None else f"≤ {row['target']:g}"
-        line = f"{row['name']:60}{row['value']:10.2f} {row['unit']:4}{ratio:>8}{target:>8}  {row['note']}"
+        line = (
+            f"{row['name']:60}{row['value']:10.2f} {row['unit']:4}{ratio:>8}{target:>8}  "
+            f"{row['note']}"
+        )
         print(line, flush=True)

@@ -1,4 +1,5 @@
-"""Speed of the local model, of pure trees and of the sparse counter, each next to its target where it has one."""
+"""Speed of the local model, of pure trees and of the sparse counter, each next to its target where
+it has one."""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ def _row(name: str, value: float, unit: str, target: float | None, note: str) ->
 
 
 def _client(batches: int = 20, size: int = 200) -> list[dict[str, Any]]:
-    """Medians over the clients of a batch, and the least of them over batches: other work on the machine only adds."""
+    """Medians over the clients of a batch, and the least of them over batches: other work on the
+    machine only adds."""
     root, plan = Secret.generate(), LocalPlan(EPSILON, DELTA, CLIENTS)
     medians: dict[str, list[float]] = {"built": [], "message": [], "both": []}
     for batch in range(batches):
@@ -65,7 +67,11 @@ def _client(batches: int = 20, size: int = 200) -> list[dict[str, Any]]:
     least = {name: min(values) for name, values in medians.items()}
     return [
         _row(
-            "client message", least["message"], "µs", CLIENT_TARGET, "128 buckets, from value to message, draw included"
+            "client message",
+            least["message"],
+            "µs",
+            CLIENT_TARGET,
+            "128 buckets, from value to message, draw included",
         ),
         _row("client built", least["built"], "µs", None, "with a given secret"),
         _row("client in all", least["both"], "µs", None, "built, noise drawn, message"),
@@ -93,7 +99,9 @@ def run() -> list[dict[str, Any]]:
 
     merge()
     rate = len(messages) / _seconds(merge, 9)
-    rows.append(_row("server", rate, "messages/s", SERVER_TARGET, "128 buckets, batches of 5,000 merged"))
+    rows.append(
+        _row("server", rate, "messages/s", SERVER_TARGET, "128 buckets, batches of 5,000 merged")
+    )
     secret = Secret.generate()
     rate = len(points) / _seconds(lambda: simulate(plan, points, secret), 3)
     rows.append(_row("simulated clients", rate, "messages/s", None, "exact noise, 128 buckets"))
@@ -101,9 +109,13 @@ def run() -> list[dict[str, Any]]:
     GenProtClient(genprot, 0).message(0.3)
     numbers = iter(range(1, 10**9))
     value = _seconds(lambda: GenProtClient(genprot, next(numbers)).message(0.3), 100) * 1e6
-    rows.append(_row("GenProt client", value, "µs", None, f"128 buckets, {genprot.bits:g} bits, pure"))
+    rows.append(
+        _row("GenProt client", value, "µs", None, f"128 buckets, {genprot.bits:g} bits, pure")
+    )
     draws = np.arange(10**5)
-    value = _seconds(lambda: ExactLaplace(Secret.generate()).draw(draws, 0.1, 1), 5) / len(draws) * 1e9
+    value = (
+        _seconds(lambda: ExactLaplace(Secret.generate()).draw(draws, 0.1, 1), 5) / len(draws) * 1e9
+    )
     rows.append(_row("exact Laplace number", value, "ns", None, "in blocks of 10^5"))
     for name in ("bridge", "pure-binary", "pure-tree", "pure-hybrid"):
         tree = pure_factorization(name, None if name == "pure-hybrid" else 2**20)
@@ -111,9 +123,15 @@ def run() -> list[dict[str, Any]]:
         rows.append(_row(f"{name} tick", value, "ns", None, "one cell, runs of 10^5"))
     many = PureStream(pure_factorization("bridge", 2**16), 1.0, 1.0, 1.0, 1000, secret)
     value = _seconds(lambda: [many.take(1) for _ in range(512)], 5) / 512 / 1000 * 1e6
-    rows.append(_row("bridge, 1000 cells", value, "µs", BRIDGE_TARGET, "per cell and tick, tick by tick"))
+    rows.append(
+        _row("bridge, 1000 cells", value, "µs", BRIDGE_TARGET, "per cell and tick, tick by tick")
+    )
     counts = [0] * 20_000
-    value = _seconds(lambda: SparseCount(1.0, 2**20, 0.0, 1000, secret=secret).run(counts), 3) / len(counts) * 1e6
+    value = (
+        _seconds(lambda: SparseCount(1.0, 2**20, 0.0, 1000, secret=secret).run(counts), 3)
+        / len(counts)
+        * 1e6
+    )
     rows.append(_row("sparse tick", value, "µs", None, "pure, runs of 20,000"))
     return rows
 

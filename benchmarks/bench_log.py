@@ -1,6 +1,8 @@
-"""`evercount consume`: messages per second of NATS JetStream and Kafka (librdkafka's broker), with the server's time.
+"""`evercount consume`: messages per second of NATS JetStream and Kafka (librdkafka's broker), with
+the server's time.
 
-The rate by the clock depends on what else the machine does; processor time does not, so both are printed.
+The rate by the clock depends on what else the machine does; processor time does not, so both are
+printed.
 """
 
 from __future__ import annotations
@@ -32,7 +34,14 @@ def declared(persons: bool) -> Any:
         columns["user"] = "who"
     query = {"name": "histogram", "parameters": {"keys": REGIONS}}
     return StreamDeclaration.from_dict(
-        {"name": "b", "query": query, "budget": budget, "columns": columns, "tick": "1h", "horizon": 24}
+        {
+            "name": "b",
+            "query": query,
+            "budget": budget,
+            "columns": columns,
+            "tick": "1h",
+            "horizon": 24,
+        }
         | {"start": "2026-01-01T00:00:00Z", "views": ["per-tick"]}
     )
 
@@ -52,7 +61,8 @@ def messages(number: int) -> list[bytes]:
 
 
 def consume(address: str, persons: bool, folder: Path) -> tuple[float, float]:
-    """Seconds and processor seconds of one round over the whole log, the release of the day included."""
+    """Seconds and processor seconds of one round over the whole log, the release of the day
+    included."""
     from evercount.consume.consume_log import LogConsumer
     from evercount.consume.log_sources import LogAddress
     from evercount.store import Store
@@ -75,7 +85,9 @@ def consume(address: str, persons: bool, folder: Path) -> tuple[float, float]:
 def server_seconds(folder: Path) -> float:
     """Processor seconds of the NATS server whose files are in `folder`."""
     (ports,) = folder.glob("nats-server_*.ports")
-    fields = Path(f"/proc/{ports.stem.partition('_')[2]}/stat").read_text().rpartition(")")[2].split()
+    fields = (
+        Path(f"/proc/{ports.stem.partition('_')[2]}/stat").read_text().rpartition(")")[2].split()
+    )
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
@@ -91,21 +103,41 @@ def run(number: int = 500_000) -> list[dict[str, Any]]:
             for persons in (False, True):
                 before = server_seconds(folder / "nats")
                 clock, used = consume(f"nats://{server}/b", persons, folder)
-                rows.append(_row("JetStream", persons, number, clock, used, server_seconds(folder / "nats") - before))
-        kafka, few = servers.KafkaMock(4), bodies[: min(number, 80_000)]  # the broker keeps 5 MB of a partition
+                rows.append(
+                    _row(
+                        "JetStream",
+                        persons,
+                        number,
+                        clock,
+                        used,
+                        server_seconds(folder / "nats") - before,
+                    )
+                )
+        # the broker keeps 5 MB of a partition
+        kafka, few = servers.KafkaMock(4), bodies[: min(number, 80_000)]
         kafka.publish("b", few)
         clock, used = consume(f"kafka://{kafka.address}/b", False, folder)
         rows.append(_row("Kafka, broker in the same process", False, len(few), clock, used, 0.0))
     return rows
 
 
-def _row(log: str, persons: bool, number: int, clock: float, used: float, server: float) -> dict[str, Any]:
+def _row(
+    log: str, persons: bool, number: int, clock: float, used: float, server: float
+) -> dict[str, Any]:
     note = (
-        f"{used / number * 1e6:.1f} µs of processor time a message, server {server / number * 1e6:.1f} µs: "
-        f"{number / max(used, server):,.0f} messages/s if each had a core of its own"
+        f"{used / number * 1e6:.1f} µs of processor time a message, server "
+        f"{server / number * 1e6:.1f} µs: {number / max(used, server):,.0f} messages/s if each had "
+        "a core of its own"
     )
     name = f"consume {log}{', 3 events of a person and day' * persons}"
-    return {"name": name, "value": number / clock, "unit": "messages/s", "ratio": None, "target": TARGET, "note": note}
+    return {
+        "name": name,
+        "value": number / clock,
+        "unit": "messages/s",
+        "ratio": None,
+        "target": TARGET,
+        "note": note,
+    }
 
 
 if __name__ == "__main__":

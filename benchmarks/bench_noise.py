@@ -1,4 +1,5 @@
-"""Speed of exact normals next to numpy's float normals and OpenDP's discrete Gaussian, all in one run."""
+"""Speed of exact normals next to numpy's float normals and OpenDP's discrete Gaussian, all in one
+run."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ TARGET = 15.0
 
 
 def _seconds(action: Callable[[int], object], repeats: int) -> float:
-    """Median time of one call; the argument counts the calls, so that every call draws new numbers."""
+    """Median time of one call; the argument counts the calls, so that every call draws new
+    numbers."""
     action(0)
     times = []
     for number in range(1, repeats + 1):
@@ -26,12 +28,22 @@ def _seconds(action: Callable[[int], object], repeats: int) -> float:
     return statistics.median(times)
 
 
-def _row(name: str, value: float, unit: str, ratio: float | None, target: float | None, note: str) -> dict[str, Any]:
-    return {"name": name, "value": value, "unit": unit, "ratio": ratio, "target": target, "note": note}
+def _row(
+    name: str, value: float, unit: str, ratio: float | None, target: float | None, note: str
+) -> dict[str, Any]:
+    return {
+        "name": name,
+        "value": value,
+        "unit": unit,
+        "ratio": ratio,
+        "target": target,
+        "note": note,
+    }
 
 
 def run() -> list[dict[str, Any]]:
-    """One row per measurement: name, value, unit, ratio to numpy's float normal, target of the ratio, note."""
+    """One row per measurement: name, value, unit, ratio to numpy's float normal, target of the
+    ratio, note."""
     noise, rows = ExactNoise(Secret.generate()), []
     out = np.empty((1, 10**6))
     floats = np.random.Generator(np.random.SFC64(1))
@@ -41,12 +53,33 @@ def run() -> list[dict[str, Any]]:
     for draws, cells in shapes:
         size = draws * cells
         each = _seconds(_drawer(noise, draws, cells), max(5, 10**6 // size)) / size
-        rows.append(_row("exact normal", each * 1e9, "ns", each / unit, TARGET, f"{draws} draws × {cells} cells"))
+        rows.append(
+            _row(
+                "exact normal",
+                each * 1e9,
+                "ns",
+                each / unit,
+                TARGET,
+                f"{draws} draws × {cells} cells",
+            )
+        )
     for draws, cells in [(1, 1), (1, 10), (1, 100), (1, 1000)]:
         call = _seconds(_drawer(noise, draws, cells), 300)
-        rows.append(_row("exact call", call * 1e6, "µs", None, None, f"one call, {draws} draw × {cells} cells"))
+        rows.append(
+            _row(
+                "exact call",
+                call * 1e6,
+                "µs",
+                None,
+                None,
+                f"one call, {draws} draw × {cells} cells",
+            )
+        )
     block = noise.normals(0, 64, 256)
-    for name, action in {"slices": lambda _: block.slices(), "to_float": lambda _: block.to_float()}.items():
+    for name, action in {
+        "slices": lambda _: block.slices(),
+        "to_float": lambda _: block.to_float(),
+    }.items():
         each = _seconds(action, 50) / block.integer.size
         rows.append(_row(name, each * 1e9, "ns", each / unit, None, "a number, block of 16,384"))
     each = _seconds(lambda _: block[:8].to_ints(), 20) / block[:8].integer.size
@@ -69,7 +102,16 @@ def _opendp(unit: float) -> list[dict[str, Any]]:
     measure = dp.m.make_gaussian(*space, scale=1000.0)
     zeros = [0] * 5000
     each = _seconds(lambda _: measure(zeros), 5) / len(zeros)
-    return [_row("OpenDP discrete Gaussian", each * 1e9, "ns", each / unit, None, "scale 1000, i64, vector of 5000")]
+    return [
+        _row(
+            "OpenDP discrete Gaussian",
+            each * 1e9,
+            "ns",
+            each / unit,
+            None,
+            "scale 1000, i64, vector of 5000",
+        )
+    ]
 
 
 if __name__ == "__main__":
@@ -77,4 +119,7 @@ if __name__ == "__main__":
     for row in run():
         ratio = "" if row["ratio"] is None else f"{row['ratio']:.2f}"
         target = "" if row["target"] is None else f"≤ {row['target']:g}"
-        print(f"{row['name']:26}{row['value']:12.1f} {row['unit']:4}{ratio:>8}{target:>8}  {row['note']}")
+        print(
+            f"{row['name']:26}{row['value']:12.1f} {row['unit']:4}{ratio:>8}{target:>8}  "
+            f"{row['note']}"
+        )

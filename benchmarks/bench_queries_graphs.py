@@ -56,7 +56,13 @@ def run() -> list[dict[str, Any]]:
     few = edges[:3_000]
     draw = random.Random(2)
     cases: list[tuple[str, GraphQuery, Sequence[tuple[int, ...]], int | None, str]] = [
-        ("triangles", Triangles(n, max_degree=degree), edges, TRIANGLES_PER_SECOND, "degrees up to 100"),
+        (
+            "triangles",
+            Triangles(n, max_degree=degree),
+            edges,
+            TRIANGLES_PER_SECOND,
+            "degrees up to 100",
+        ),
         (
             "triangles, degree enforced",
             Triangles(n, max_degree=degree, enforce_degree=True),
@@ -75,7 +81,13 @@ def run() -> list[dict[str, Any]]:
             None,
             "3,000 edges; a path search of up to n vertices for each",
         ),
-        ("matching", Matching(n), edges[:5_000], MATCHINGS_PER_SECOND, "5,000 edges; the search forest is kept"),
+        (
+            "matching",
+            Matching(n),
+            edges[:5_000],
+            MATCHINGS_PER_SECOND,
+            "5,000 edges; the search forest is kept",
+        ),
     ]
     rows = []
     for name, query, stream, target, note in cases:

@@ -55,7 +55,12 @@ def run() -> list[Row]:
     keys = [np.random.default_rng(0).integers(0, 10**5, 10**4)] * 96
     rows = []
     for name, query, ticks, unit in (
-        ("Substrings(26, 3), one letter a tick", Substrings(string.ascii_lowercase, 3), letters, "letters/s"),
+        (
+            "Substrings(26, 3), one letter a tick",
+            Substrings(string.ascii_lowercase, 3),
+            letters,
+            "letters/s",
+        ),
         ("Triangles, D = 100, one edge a tick", Triangles(500, max_degree=100), graph, "edges/s"),
         ("Histogram of 10^5 cells, 10^4 events a tick", Histogram(10**5), keys, "ticks/s"),
     ):

@@ -15,7 +15,8 @@ Row = dict[str, Any]
 
 
 def _seconds(work: Callable[[], object], at_least: float = 0.3) -> float:
-    """Best time of one call among the calls that fit into `at_least` seconds, three at the fewest."""
+    """Best time of one call among the calls that fit into `at_least` seconds, three at the
+    fewest."""
     times: list[float] = []
     while len(times) < 3 or sum(times) < at_least:
         start = time.perf_counter()
@@ -24,8 +25,22 @@ def _seconds(work: Callable[[], object], at_least: float = 0.3) -> float:
     return min(times)
 
 
-def _row(name: str, value: float, unit: str, note: str, ratio: float | None = None, target: float | None = None) -> Row:
-    return {"name": name, "value": value, "unit": unit, "ratio": ratio, "target": target, "note": note}
+def _row(
+    name: str,
+    value: float,
+    unit: str,
+    note: str,
+    ratio: float | None = None,
+    target: float | None = None,
+) -> Row:
+    return {
+        "name": name,
+        "value": value,
+        "unit": unit,
+        "ratio": ratio,
+        "target": target,
+        "note": note,
+    }
 
 
 def _histogram() -> list[Row]:
@@ -69,7 +84,9 @@ def _letters() -> list[Row]:
         label = f"{query.name}(26,3)"
         single, block = len(text) / _seconds(one_by_one), len(text) / _seconds(whole)
         ratio = None if target is None else single / target
-        rows.append(_row(f"{label} one letter a tick", single, "letters/s", "encoder only", ratio, target))
+        rows.append(
+            _row(f"{label} one letter a tick", single, "letters/s", "encoder only", ratio, target)
+        )
         rows.append(_row(f"{label} 1000 letters a tick", block, "letters/s", "encoder only"))
     return rows
 
@@ -83,4 +100,7 @@ if __name__ == "__main__":
     for row in run():
         ratio = "" if row["ratio"] is None else f"ratio {row['ratio']:.2f}"
         target = "" if row["target"] is None else f"target {row['target']:g}"
-        print(f"{row['name']:46} {row['value']:12.4g} {row['unit']:10} {ratio:12} {target:14} {row['note']}")
+        print(
+            f"{row['name']:46} {row['value']:12.4g} {row['unit']:10} {ratio:12} {target:14} "
+            f"{row['note']}"
+        )

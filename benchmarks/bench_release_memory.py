@@ -1,4 +1,5 @@
-"""Resident memory of `evercount release` with many cells, next to the formula of `evercount plan`."""
+"""Resident memory of `evercount release` with many cells, next to the formula of
+`evercount plan`."""
 
 from __future__ import annotations
 
@@ -27,10 +28,19 @@ def release(folder: Path, cells: int, horizon: int | None, delta: float = 1e-9) 
     options = "--time ts --every 1h --start 2026-01-01 --key k --epsilon 1 --view running --quiet"
     options += f" --delta {delta} --horizon {horizon or 'none'}"
     files = ["--keys", str(folder / "keys.txt"), "--out", str(folder / "out.csv")]
-    command = ["release", str(folder / "events.csv"), *options.split(), *files, "--end", f"2026-01-01T0{TICKS}:00"]
+    command = [
+        "release",
+        str(folder / "events.csv"),
+        *options.split(),
+        *files,
+        "--end",
+        f"2026-01-01T0{TICKS}:00",
+    ]
     app(command, standalone_mode=False)
     # the most of this program alone; ru_maxrss may be that of the program that started it
-    used = 1024 * int(re.findall(r"^VmHWM:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.M)[0])
+    used = 1024 * int(
+        re.findall(r"^VmHWM:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.M)[0]
+    )
     state = (folder / "out.csv.state").stat().st_size
     keys = [f"key-{i}" for i in range(cells)]
     planned = measure_resources(Histogram(keys), Budget(1.0, delta), horizon)
@@ -45,7 +55,10 @@ def run(sizes: tuple[int, ...] = (10**5, 10**6)) -> list[dict[str, Any]]:
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         one = json.loads(done.stdout.splitlines()[-1])
         name = f"release, {cells:.0e} cells × {TICKS} ticks, horizon {horizon or 'none'}"
-        states = f"state on disk {one['state'] / 1e6:.1f} MB, planned {one['planned state'] / 1e6:.1f} MB"
+        states = (
+            f"state on disk {one['state'] / 1e6:.1f} MB, planned {one['planned state'] / 1e6:.1f} "
+            "MB"
+        )
         note = f"formula: {one['formula'] / 1e6:.0f} MB; {states}"
         results.append(
             {
@@ -74,7 +87,14 @@ if __name__ == "__main__":
     if len(sys.argv) > 1:
         with tempfile.TemporaryDirectory() as made:
             print(
-                json.dumps(release(Path(made), int(sys.argv[1]), int(sys.argv[2]) or None, *map(float, sys.argv[3:])))
+                json.dumps(
+                    release(
+                        Path(made),
+                        int(sys.argv[1]),
+                        int(sys.argv[2]) or None,
+                        *map(float, sys.argv[3:]),
+                    )
+                )
             )
     else:
         for row in run():

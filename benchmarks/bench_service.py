@@ -1,9 +1,11 @@
-"""Load of the service: batches with commit over HTTP, missed ticks, and wide ticks with exact noise.
+"""Load of the service: batches with commit over HTTP, missed ticks, and wide ticks with exact
+noise.
 
-    python benchmarks/bench_service.py [--seconds 20] [--clients 4] [--batch 500] [--missed 2592000] [--json FILE]
+    python benchmarks/bench_service.py [--seconds 20] [--clients 4] [--batch 500] \
+        [--missed 2592000] [--json FILE]
 
-The server is a process of its own; the client runs on the same machine. `evercount bench service` measures the same
-for a short time, as ratios.
+The server is a process of its own; the client runs on the same machine. `evercount bench service`
+measures the same for a short time, as ratios.
 """
 
 from __future__ import annotations
@@ -62,7 +64,9 @@ def feed(address: str, batch: int, until: float, latencies: list[float]) -> None
         while time.perf_counter() < until:
             began = time.perf_counter()
             key = {"Idempotency-Key": f"{threading.get_ident()}-{number}"}
-            client.post("/v1/streams/load/events", content=bodies[number % len(bodies)], headers=key).raise_for_status()
+            client.post(
+                "/v1/streams/load/events", content=bodies[number % len(bodies)], headers=key
+            ).raise_for_status()
             latencies.append(time.perf_counter() - began)
             number += 1
 
@@ -75,7 +79,9 @@ def measure(seconds: float, clients: int, batch: int, ticks: int, pause: float) 
         try:
             assert server.stdout is not None
             address = server.stdout.readline().strip()
-            with httpx.Client(base_url=address, headers={"Authorization": f"Bearer {ADMIN}"}, timeout=60) as client:
+            with httpx.Client(
+                base_url=address, headers={"Authorization": f"Bearer {ADMIN}"}, timeout=60
+            ) as client:
                 declare(client, "load", KEYS)
                 latencies: list[float] = []
                 until = time.perf_counter() + seconds
@@ -109,11 +115,17 @@ def measure(seconds: float, clients: int, batch: int, ticks: int, pause: float) 
 
 
 def measure_catch_up(ticks: int) -> dict[str, float]:
-    """Seconds and processor seconds for closing missed ticks of a count, in the slices of the service."""
+    """Seconds and processor seconds for closing missed ticks of a count, in the slices of the
+    service."""
     with tempfile.TemporaryDirectory() as folder:
         clock = StandingClock(0.0)
         store = Store(Path(folder) / "bench.db")
-        table = {"name": "s", "query": "count", "budget": {"epsilon": 1.0, "delta": 1e-9}, "tick": "1s"}
+        table = {
+            "name": "s",
+            "query": "count",
+            "budget": {"epsilon": 1.0, "delta": 1e-9},
+            "tick": "1s",
+        }
         live = store.declare(StreamDeclaration.from_dict(table), clock.moment)
         clock.moment += ticks
         closing = CatchUp(store, clock, lambda *_: None)
@@ -143,7 +155,8 @@ class StandingClock(Clock):
 
 
 def measure_wide(cells: int, ticks: int) -> dict[str, float]:
-    """Processor seconds of closing a tick of very many cells, and of reading a page of it and all of it."""
+    """Processor seconds of closing a tick of very many cells, and of reading a page of it and all
+    of it."""
     keys = [f"key-{number}" for number in range(cells)]
     table = {
         "name": "wide",
@@ -207,13 +220,17 @@ def run() -> list[dict[str, Any]]:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--clients", type=int, default=4)
     parser.add_argument("--batch", type=int, default=500)
     parser.add_argument("--ticks", type=int, default=100)
     parser.add_argument("--pause", type=float, default=0.25, help="seconds between ticks")
-    parser.add_argument("--missed", type=int, default=2_592_000, help="missed ticks that are closed")
+    parser.add_argument(
+        "--missed", type=int, default=2_592_000, help="missed ticks that are closed"
+    )
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     figures = measure(options.seconds, options.clients, options.batch, options.ticks, options.pause)

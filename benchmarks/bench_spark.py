@@ -1,10 +1,11 @@
-"""Spark: private release of 10^7 events next to the same Spark job that only counts, and noise by shards.
+"""Spark: private release of 10^7 events next to the same Spark job that only counts, and noise by
+shards.
 
-Both kinds take turns on the same files in one session after a warm-up, and the best of each is compared: other work on
-the machine can only make a run slower.
+Both kinds take turns on the same files in one session after a warm-up, and the best of each is
+compared: other work on the machine can only make a run slower.
 
-`--calculate` measures nothing: it prints what figures of a run mean for 10^8 events in an hour and 10^7 cells. Without
-a file these are the figures of `docs/scale.md`, in `spark_figures.jsonl`.
+`--calculate` measures nothing: it prints what figures of a run mean for 10^8 events in an hour and
+10^7 cells. Without a file these are the figures of `docs/scale.md`, in `spark_figures.jsonl`.
 """
 
 from __future__ import annotations
@@ -32,22 +33,28 @@ CANDIDATES = 10**6
 
 
 def write_events(folder: Path, rows: int, keys: int = KEYS, ticks: int = TICKS) -> None:
-    """Parquet files whose numbers come from a hash, so that all runs see the same; a person has two events."""
+    """Parquet files whose numbers come from a hash, so that all runs see the same; a person has two
+    events."""
     import duckdb
 
     (folder / "in").mkdir(parents=True)
     for number in range(FILES):
         first, last = number * rows // FILES, (number + 1) * rows // FILES
         duckdb.connect().execute(
-            f"COPY (SELECT make_timestamp({START_US} + (hash(i) % {ticks * 3600})::BIGINT * 1000000) AS ts, "
-            f"'region-' || (hash(i * 7 + 1) % {keys}) AS region, 'person-' || (hash(i * 3 + 2) % {max(rows // 2, 1)}) "
-            f"AS who, i AS seq FROM range({first}, {last}) t(i)) "
+            f"COPY (SELECT make_timestamp({START_US} + (hash(i) % {ticks * 3600})::BIGINT * "
+            f"1000000) AS ts, 'region-' || (hash(i * 7 + 1) % {keys}) AS region, 'person-' || "
+            f"(hash(i * 3 + 2) % {max(rows // 2, 1)}) AS who, i AS seq FROM range({first}, {last}) "
+            "t(i)) "
             f"TO '{folder}/in/{number:02d}.parquet'"
         )
 
 
 def declared(
-    keys: list[str], ticks: int, caps: dict[str, Any] | None = None, query: Any = None, views: Sequence[str] = ()
+    keys: list[str],
+    ticks: int,
+    caps: dict[str, Any] | None = None,
+    query: Any = None,
+    views: Sequence[str] = (),
 ) -> Any:
     """Hourly counts per key."""
     from evercount.declarations.declaration import StreamDeclaration
@@ -62,7 +69,11 @@ def declared(
             "start": "2026-01-01T00:00:00Z",
             "horizon": ticks,
             **({"views": list(views)} if views else {}),
-            "columns": {"time": "ts", "key": "region", **({"user": "who", "order": "seq"} if unit else {})},
+            "columns": {
+                "time": "ts",
+                "key": "region",
+                **({"user": "who", "order": "seq"} if unit else {}),
+            },
         }
     )
 
@@ -70,11 +81,14 @@ def declared(
 def source(session: Any, folder: Path) -> Any:
     """The files as a stream."""
     reader = session.readStream.schema("ts timestamp_ntz, region string, who string, seq long")
-    return reader.options(maxFilesPerTrigger=FILES_PER_BATCH, maxFileAge="36500d").parquet(str(folder / "in"))
+    return reader.options(maxFilesPerTrigger=FILES_PER_BATCH, maxFileAge="36500d").parquet(
+        str(folder / "in")
+    )
 
 
 def cpu_seconds() -> float:
-    """Processor time of this process and of its JVM so far (Linux): other work on the machine hardly changes it."""
+    """Processor time of this process and of its JVM so far (Linux): other work on the machine
+    hardly changes it."""
     ticks = 0
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -88,21 +102,30 @@ def cpu_seconds() -> float:
 
 
 def plain(session: Any, folder: Path, out: Path) -> float:
-    """The job that someone without privacy would write: counts per tick and key of every micro-batch."""
+    """The job that someone without privacy would write: counts per tick and key of every
+    micro-batch."""
     from pyspark.sql import functions as fn
 
     tick = fn.expr("(unix_micros(CAST(ts AS TIMESTAMP)) - 1767225600000000) div 3600000000")
 
     def count(batch: Any, _: int) -> None:
-        batch.groupBy(tick.alias("tick"), "region").count().write.format("noop").mode("overwrite").save()
+        batch.groupBy(tick.alias("tick"), "region").count().write.format("noop").mode(
+            "overwrite"
+        ).save()
 
     start = time.perf_counter()
-    query = source(session, folder).writeStream.foreachBatch(count).option("checkpointLocation", str(out))
+    query = (
+        source(session, folder)
+        .writeStream.foreachBatch(count)
+        .option("checkpointLocation", str(out))
+    )
     query.trigger(availableNow=True).start().awaitTermination()
     return time.perf_counter() - start
 
 
-def private(session: Any, folder: Path, out: Path, declaration: Any = None, ticks: int = TICKS) -> float:
+def private(
+    session: Any, folder: Path, out: Path, declaration: Any = None, ticks: int = TICKS
+) -> float:
     """The same events through the door: totals into SQLite, all ticks closed and released."""
     from evercount.spark import release_stream
 
@@ -171,8 +194,19 @@ def sizes(folder: Path, cells: int = 10_000) -> Iterator[dict[str, Any]]:
     after = (folder / "sizes.db").stat().st_size
     few, many = (backfill(folder, ticks) for ticks in (10_000, 40_000))
     name = "a batch of 20 keys in 40,000 ticks accepted by the store"
-    yield {"name": name, "value": many, "unit": "s of CPU", "ratio": many / few, "note": "of 10,000 ticks"}
-    yield {"name": "state of a stream, for each cell", "value": state / cells, "unit": "bytes", "key": "state"}
+    yield {
+        "name": name,
+        "value": many,
+        "unit": "s of CPU",
+        "ratio": many / few,
+        "note": "of 10,000 ticks",
+    }
+    yield {
+        "name": "state of a stream, for each cell",
+        "value": state / cells,
+        "unit": "bytes",
+        "key": "state",
+    }
     yield {
         "name": "released rows in SQLite, for each number",
         "value": (after - before) / (40 * cells),
@@ -203,14 +237,22 @@ def persons(session: Any, folder: Path, rows: int, rounds: int) -> Iterator[dict
     keys = [f"region-{i}" for i in range(20)]
     kinds: list[dict[str, Any] | None] = [None, {"max_per_tick": 2, "period": 1}, {"max_events": 3}]
     jobs = [
-        partial(_go, session, folder / "persons", declaration=declared(keys, ticks, caps), ticks=ticks)
+        partial(
+            _go, session, folder / "persons", declaration=declared(keys, ticks, caps), ticks=ticks
+        )
         for caps in kinds
     ]
     alone, *capped = best_cpu(rounds, *jobs, folder=folder / "persons")
     yield {"name": f"{rows:.0e} events, counted and released", "value": alone, "unit": "s of CPU"}
     for caps, seconds in zip(("the events of one hour", "all events"), capped, strict=True):
         name = f"the same with a cap of {rows // 2:.0e} persons over {caps}"
-        yield {"name": name, "value": seconds, "unit": "s of CPU", "ratio": seconds / alone, "target": "≤ 3"}
+        yield {
+            "name": name,
+            "value": seconds,
+            "unit": "s of CPU",
+            "ratio": seconds / alone,
+            "target": "≤ 3",
+        }
 
 
 def many_keys(session: Any, folder: Path, rows: int, rounds: int) -> Iterator[dict[str, Any]]:
@@ -221,15 +263,26 @@ def many_keys(session: Any, folder: Path, rows: int, rounds: int) -> Iterator[di
     listed = declared([f"region-{i}" for i in range(many)], 4)
     unlisted = declared([], 4, query={"name": "discovered-keys", "parameters": {"minimum": 20}})
     jobs = [partial(_plain, session, folder / "many")]
-    jobs += [partial(_go, session, folder / "many", declaration=one, ticks=4) for one in (listed, unlisted)]
+    jobs += [
+        partial(_go, session, folder / "many", declaration=one, ticks=4)
+        for one in (listed, unlisted)
+    ]
     alone, private_keys, found = best_cpu(rounds, *jobs, folder=folder / "many")
-    yield {"name": f"{rows:.0e} events of {many:.0e} keys, Spark only counts", "value": alone, "unit": "s of CPU"}
-    for name, seconds in (("the keys are listed, 4 ticks released", private_keys), ("nobody listed the keys", found)):
+    yield {
+        "name": f"{rows:.0e} events of {many:.0e} keys, Spark only counts",
+        "value": alone,
+        "unit": "s of CPU",
+    }
+    for name, seconds in (
+        ("the keys are listed, 4 ticks released", private_keys),
+        ("nobody listed the keys", found),
+    ):
         yield {"name": name, "value": seconds, "unit": "s of CPU", "ratio": seconds / alone}
 
 
 def candidates(ticks: int) -> dict[str, Any]:
-    """A million keys that nobody listed in each tick, each once, next to ten that are common: memory of the driver."""
+    """A million keys that nobody listed in each tick, each once, next to ten that are common:
+    memory of the driver."""
     import resource
 
     import duckdb
@@ -239,16 +292,26 @@ def candidates(ticks: int) -> dict[str, Any]:
         key = "CASE WHEN i % 10 = 0 THEN 'common-' || (i // 10 % 10) ELSE 'rare-' || i END"
         for tick in range(ticks):
             duckdb.connect().execute(
-                f"COPY (SELECT make_timestamp({START_US} + {tick} * 3600000000) AS ts, {key} AS region, 'p' AS who, "
-                f"i AS seq FROM range({CANDIDATES * 10 // 9}) t(i)) TO '{folder}/in/{tick}.parquet'"
+                f"COPY (SELECT make_timestamp({START_US} + {tick} * 3600000000) AS ts, {key} AS "
+                f"region, 'p' AS who, i AS seq FROM range({CANDIDATES * 10 // 9}) t(i)) TO "
+                f"'{folder}/in/{tick}.parquet'"
             )
         query = {"name": "discovered-keys", "parameters": {"minimum": 20}}
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         processor = cpu_seconds()
-        private(session, folder, folder / "out", declared([], ticks, query=query, views=["per-tick"]), ticks)
+        private(
+            session,
+            folder,
+            folder / "out",
+            declared([], ticks, query=query, views=["per-tick"]),
+            ticks,
+        )
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         return {
-            "name": f"{CANDIDATES:.0e} unlisted keys in each of {ticks} ticks: peak memory of the driver",
+            "name": (
+                f"{CANDIDATES:.0e} unlisted keys in each of {ticks} ticks: peak memory of the "
+                "driver"
+            ),
             "value": peak,
             "unit": "MB",
             "note": f"{before:.0f} MB before the stream; {cpu_seconds() - processor:.1f} s of CPU",
@@ -276,7 +339,9 @@ def backfill(folder: Path, ticks: int) -> float:
     store = Store(folder / f"backfill{ticks}.db")
     live = store.declare(declaration, START_US / 1e6)
     before = time.process_time()
-    store.accept_totals("bench", CountedBatch("q", 0, TickTotals(1, ticks, 20, tick, cell, np.ones_like(tick))))
+    store.accept_totals(
+        "bench", CountedBatch("q", 0, TickTotals(1, ticks, 20, tick, cell, np.ones_like(tick)))
+    )
     seconds = time.process_time() - before
     assert live.counted
     store.close()
@@ -284,12 +349,17 @@ def backfill(folder: Path, ticks: int) -> float:
 
 
 def calculate(figures: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Rows for many events and many cells, in proportion to the figures of a run. Calculated, not measured."""
+    """Rows for many events and many cells, in proportion to the figures of a run. Calculated, not
+    measured."""
     from evercount.store.declare_stream import MOST_CELLS
 
     cost = {row["key"]: row["value"] / row.get("of", 1) for row in figures if "key" in row}
     for name, value, unit in (
-        ("10^8 events in an hour, counted and released on two cores", MANY_EVENTS * cost["event"], "s of that hour"),
+        (
+            "10^8 events in an hour, counted and released on two cores",
+            MANY_EVENTS * cost["event"],
+            "s of that hour",
+        ),
         ("shards of 10^7 cells, each as large as it may be", MANY_CELLS / MOST_CELLS, "shards"),
         ("a tick of 10^7 cells closed in the store", MANY_CELLS * cost["tick"], "s of one core"),
         ("states of 10^7 cells", MANY_CELLS * cost["state"] / 1e9, "GB"),
@@ -324,7 +394,9 @@ def opened() -> Iterator[tuple[Any, Path]]:
     from evercount.spark import open_session
 
     os.environ.setdefault("EVERCOUNT_SECRET", Secret.generate().hex())
-    os.environ.setdefault("PYSPARK_SUBMIT_ARGS", "--driver-memory 2g --conf spark.ui.enabled=false pyspark-shell")
+    os.environ.setdefault(
+        "PYSPARK_SUBMIT_ARGS", "--driver-memory 2g --conf spark.ui.enabled=false pyspark-shell"
+    )
     with tempfile.TemporaryDirectory(prefix="evercount-bench-") as name:
         session = open_session("local[2]")
         session.sparkContext.setLogLevel("ERROR")
@@ -339,7 +411,9 @@ def only_persons(rows: int, rounds: int) -> Iterator[dict[str, Any]]:
         yield from persons(session, folder, rows, rounds)
 
 
-def run(rows: int = 10_000_000, rounds: int = 3, cells: int = SHARD_CELLS) -> Iterator[dict[str, Any]]:
+def run(
+    rows: int = 10_000_000, rounds: int = 3, cells: int = SHARD_CELLS
+) -> Iterator[dict[str, Any]]:
     """The measurements."""
     with opened() as (session, folder):
         write_events(folder, rows)
@@ -354,7 +428,9 @@ def run(rows: int = 10_000_000, rounds: int = 3, cells: int = SHARD_CELLS) -> It
                     cpu[kind] = min(cpu[kind], cpu_seconds() - before)
         yield {"name": f"{rows:.0e} events, Spark only counts", "value": best["plain"], "unit": "s"}
         yield {
-            "name": f"{rows:.0e} events, counted into a store and {TICKS} ticks × {KEYS} keys released",
+            "name": (
+                f"{rows:.0e} events, counted into a store and {TICKS} ticks × {KEYS} keys released"
+            ),
             "value": best["private"],
             "unit": "s",
             "ratio": best["private"] / best["plain"],
@@ -374,11 +450,22 @@ def run(rows: int = 10_000_000, rounds: int = 3, cells: int = SHARD_CELLS) -> It
             return
         single = min(alone(cells, folder / f"alone{number}.parquet") for number in range(2))
         name = f"{cells:.0e} cells × {SHARD_TICKS} ticks, one process"
-        yield {"name": name, "value": single, "unit": "s", "key": "noise", "of": cells * SHARD_TICKS}
+        yield {
+            "name": name,
+            "value": single,
+            "unit": "s",
+            "key": "noise",
+            "of": cells * SHARD_TICKS,
+        }
         for shards in (1, 2, 8):
-            seconds = min(batch(session, cells, shards, folder / f"b{shards}-{number}") for number in range(2))
+            seconds = min(
+                batch(session, cells, shards, folder / f"b{shards}-{number}") for number in range(2)
+            )
             yield {
-                "name": f"{cells:.0e} cells × {SHARD_TICKS} ticks, release_batch, {shards} shards on local[2]",
+                "name": (
+                    f"{cells:.0e} cells × {SHARD_TICKS} ticks, release_batch, {shards} shards on "
+                    "local[2]"
+                ),
                 "value": seconds,
                 "unit": "s",
                 "ratio": seconds / single,
@@ -392,10 +479,21 @@ if __name__ == "__main__":
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--cells", type=int, default=SHARD_CELLS, help="0 leaves the shards out")
-    parser.add_argument("--persons", action="store_true", help="only what caps cost; --rows events of half as many")
-    parser.add_argument("--candidates", type=int, metavar="TICKS", help="only memory: ticks of 10^6 unlisted keys each")
-    parser.add_argument("--sizes", action="store_true", help="only what a store keeps, without Spark")
-    parser.add_argument("--calculate", nargs="?", type=Path, const=FIGURES, metavar="FILE", help="from JSON lines")
+    parser.add_argument(
+        "--persons", action="store_true", help="only what caps cost; --rows events of half as many"
+    )
+    parser.add_argument(
+        "--candidates",
+        type=int,
+        metavar="TICKS",
+        help="only memory: ticks of 10^6 unlisted keys each",
+    )
+    parser.add_argument(
+        "--sizes", action="store_true", help="only what a store keeps, without Spark"
+    )
+    parser.add_argument(
+        "--calculate", nargs="?", type=Path, const=FIGURES, metavar="FILE", help="from JSON lines"
+    )
     given = parser.parse_args()
     if given.calculate:
         print(calculation_table(calculate(read_figures(given.calculate))))

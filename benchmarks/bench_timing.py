@@ -1,8 +1,9 @@
 """What the time of a step or of a closing tells about the data and about the noise.
 
-Two kinds of tick alternate in random order. The value is the chance that a tick of the second kind takes longer than
-one of the first (0.5: time tells nothing); the ratio is that of the median times. Only times that somebody outside can
-see matter: a service closes ticks on its public clock, so a reader sees when a release comes, not how long it took.
+Two kinds of tick alternate in random order. The value is the chance that a tick of the second kind
+takes longer than one of the first (0.5: time tells nothing); the ratio is that of the median times.
+Only times that somebody outside can see matter: a service closes ticks on its public clock, so a
+reader sees when a release comes, not how long it took.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ KEYS = 100
 
 
 def compare(actions: list[Callable[[], Any]], ticks: int) -> tuple[float, float]:
-    """(chance that the second kind takes longer, ratio of medians) over `ticks` of each kind, in random order."""
+    """(chance that the second kind takes longer, ratio of medians) over `ticks` of each kind, in
+    random order."""
     order = np.random.default_rng(1).permutation(np.repeat([0, 1], ticks))
     times: list[list[float]] = [[], []]
     for kind in order.tolist():
@@ -45,7 +47,14 @@ def _told(times: list[list[float]]) -> tuple[float, float]:
 
 def _row(name: str, found: tuple[float, float], note: str) -> dict[str, Any]:
     chance, ratio = found
-    return {"name": name, "value": chance, "unit": "chance", "ratio": ratio, "target": None, "note": note}
+    return {
+        "name": name,
+        "value": chance,
+        "unit": "chance",
+        "ratio": ratio,
+        "target": None,
+        "note": note,
+    }
 
 
 def _stepping(query: Any, delta: float, one: Any, other: Any) -> list[Callable[[], Any]]:
@@ -89,30 +98,72 @@ def run() -> list[dict[str, Any]]:
     """One row per measurement."""
     rows = []
     for kind, delta in (("Gaussian", 1e-6), ("pure", 0.0)):
-        rows.append(_row(f"{kind} count, 0 or 1 event", compare(_stepping(Count(), delta, 0, 1), TICKS), "step"))
-        rows.append(_row(f"{kind} count, 0 or 10^6", compare(_stepping(Count(), delta, 0, 10**6), TICKS), "step"))
+        rows.append(
+            _row(
+                f"{kind} count, 0 or 1 event",
+                compare(_stepping(Count(), delta, 0, 1), TICKS),
+                "step",
+            )
+        )
+        rows.append(
+            _row(
+                f"{kind} count, 0 or 10^6",
+                compare(_stepping(Count(), delta, 0, 10**6), TICKS),
+                "step",
+            )
+        )
     histogram = Histogram(KEYS)
     none, one = np.zeros(KEYS, np.int64), np.eye(1, KEYS, dtype=np.int64)[0]
     stream = Stream(histogram, Budget(1.0, 1e-6), 2**20)
-    both: list[Callable[[], Any]] = [lambda: stream.run_totals([none])[0], lambda: stream.run_totals([one])[0]]
-    rows.append(_row("histogram, totals differ in one event", compare(both, TICKS), f"run_totals, {KEYS} cells"))
+    both: list[Callable[[], Any]] = [
+        lambda: stream.run_totals([none])[0],
+        lambda: stream.run_totals([one])[0],
+    ]
+    rows.append(
+        _row(
+            "histogram, totals differ in one event",
+            compare(both, TICKS),
+            f"run_totals, {KEYS} cells",
+        )
+    )
     keys = [number % KEYS for number in range(1000)]
     rows.append(
-        _row("histogram, 1000 events of other keys", compare(_stepping(histogram, 1e-6, keys, [7] * 1000), 500), "step")
+        _row(
+            "histogram, 1000 events of other keys",
+            compare(_stepping(histogram, 1e-6, keys, [7] * 1000), 500),
+            "step",
+        )
     )
     rows.append(
-        _row("histogram, 1000 or 1001 events", compare(_stepping(histogram, 1e-6, keys, [*keys, 7]), 500), "step")
+        _row(
+            "histogram, 1000 or 1001 events",
+            compare(_stepping(histogram, 1e-6, keys, [*keys, 7]), 500),
+            "step",
+        )
     )
     rows.append(
-        _row("histogram, 1000 or 2000 events", compare(_stepping(histogram, 1e-6, keys, keys * 2), 500), "step")
+        _row(
+            "histogram, 1000 or 2000 events",
+            compare(_stepping(histogram, 1e-6, keys, keys * 2), 500),
+            "step",
+        )
     )
-    rows.append(_row("closing of a store, 0 or 0 events", _closing((0, 0)), "SQLite, one count: the measure itself"))
+    rows.append(
+        _row(
+            "closing of a store, 0 or 0 events",
+            _closing((0, 0)),
+            "SQLite, one count: the measure itself",
+        )
+    )
     rows.append(_row("closing of a store, 0 or 1 event", _closing((0, 1)), "SQLite, one count"))
-    rows.append(_row("closing of a store, 0 or 10^6 events", _closing((0, 10**6)), "SQLite, one count"))
+    rows.append(
+        _row("closing of a store, 0 or 10^6 events", _closing((0, 10**6)), "SQLite, one count")
+    )
     for kind, delta in (("Gaussian", 1e-6), ("pure", 0.0)):
         value = _noise(delta)
         rows.append(
-            {"name": f"{kind} noise and time", "value": value, "unit": "rank correlation", "ratio": None,
+            {"name": f"{kind} noise and time", "value": value, "unit": "rank correlation",
+             "ratio": None,
              "target": None, "note": "size of a tick's noise increment, time of its step"}
         )  # fmt: skip
     return rows

@@ -1,4 +1,5 @@
-"""What a service keeps of users: resident memory and the table of users, within a period and when it is over."""
+"""What a service keeps of users: resident memory and the table of users, within a period and when
+it is over."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from typing import Any
 USERS, BATCH, TICKS = 50_000, 10_000, 2
 """New users of a period, users of a request, ticks of a period."""
 PERIODS = 6
-"""After the first, memory must not grow. Without a period, when nobody is forgotten, it grows by half."""
+"""After the first, memory must not grow. Without a period, when nobody is forgotten, it grows by
+half."""
 ADMIN = "an admin token of the benchmark"
 BUDGET = {"epsilon": 1.0, "delta": 1e-6, "unit": "user", "max_ticks": 1, "period": TICKS}
 STREAMS = {"visits": ("count", {**BUDGET, "max_per_tick": 2}), "visitors": ("active-users", BUDGET)}
@@ -30,7 +32,7 @@ with socket.socket() as free:
     free.bind(("127.0.0.1", 0))
     port = free.getsockname()[1]
 run(Service(Store(sys.argv[1]), admin=sys.argv[2]), "127.0.0.1", port, lambda a: print(a, flush=True))
-"""
+"""  # noqa: E501
 
 
 class Serving:
@@ -41,7 +43,9 @@ class Serving:
 
     def call(self, path: str, body: Any = None) -> None:
         headers = {"Authorization": f"Bearer {ADMIN}", "Content-Type": "application/json"}
-        request = urllib.request.Request(f"{self.address}/v1/{path}", json.dumps(body).encode(), headers, method="POST")
+        request = urllib.request.Request(
+            f"{self.address}/v1/{path}", json.dumps(body).encode(), headers, method="POST"
+        )
         urllib.request.urlopen(request, timeout=600).close()
 
     def memory(self) -> int:
@@ -60,7 +64,10 @@ class Serving:
             for name in STREAMS:
                 for start in range(0, people, BATCH):
                     size = min(BATCH, people - start)
-                    self.call(f"streams/{name}/events", [{"user": f"{number}-{start + i}"} for i in range(size)])
+                    self.call(
+                        f"streams/{name}/events",
+                        [{"user": f"{number}-{start + i}"} for i in range(size)],
+                    )
             held = self.memory(), self.users()
             if tick == TICKS - 1:
                 break
@@ -89,10 +96,17 @@ def serving() -> Iterator[Serving]:
 
 
 def run(users: int = USERS, **unit: Any) -> list[dict[str, Any]]:
-    """The memory after several periods, each of new users, next to that after the first; and the rows of users left."""
+    """The memory after several periods, each of new users, next to that after the first; and the
+    rows of users left."""
     with serving() as service:
         for name, (query, budget) in STREAMS.items():
-            table = {"name": name, "query": query, "budget": {**budget, **unit}, "views": ["per-tick"], "horizon": 100}
+            table = {
+                "name": name,
+                "query": query,
+                "budget": {**budget, **unit},
+                "views": ["per-tick"],
+                "horizon": 100,
+            }
             service.call("streams", table)
         held, after = [], []
         for number in range(PERIODS):
@@ -101,9 +115,17 @@ def run(users: int = USERS, **unit: Any) -> list[dict[str, Any]]:
         left = service.users()
     name = f"service, {PERIODS} periods of {users:.0e} users"
     return [
-        {"name": f"{name}: users in the store within a period", "value": max(rows for _, rows in held), "unit": "rows"},
+        {
+            "name": f"{name}: users in the store within a period",
+            "value": max(rows for _, rows in held),
+            "unit": "rows",
+        },
         {"name": f"{name}: users in the store afterwards", "value": left, "unit": "rows"},
-        {"name": f"{name}: memory within a period", "value": max(size for size, _ in held) / 1e6, "unit": "MB"},
+        {
+            "name": f"{name}: memory within a period",
+            "value": max(size for size, _ in held) / 1e6,
+            "unit": "MB",
+        },
         {
             "name": f"{name}: memory afterwards",
             "value": after[-1] / 1e6,

@@ -1,9 +1,10 @@
-"""Errors of what people read: worst std of each view at ε = 1, δ = 1e-6, of `blend` and of the others.
+"""Errors of what people read: worst std of each view at ε = 1, δ = 1e-6, of `blend` and of the
+others.
 
     python benchmarks/bench_views.py
 
-A bar is what a figure must not exceed; the script ends with 1 where one does. `q` is on how many ticks a person counts,
-once on each.
+A bar is what a figure must not exceed; the script ends with 1 where one does. `q` is on how many
+ticks a person counts, once on each.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ CASES: tuple[tuple[int, int, tuple[View, ...], tuple[float, ...]], ...] = (
 def stds(engine: Factorization, views: tuple[View, ...], q: int) -> list[float]:
     """The worst std of each view."""
     sigma = Budget(1.0, 1e-6).noise_multiplier() * participation(engine, q) ** 0.5
-    return [sigma * worst_view(engine, view if isinstance(view, int) else None)[1] for view in views]
+    return [
+        sigma * worst_view(engine, view if isinstance(view, int) else None)[1] for view in views
+    ]
 
 
 def main() -> int:
@@ -49,11 +52,13 @@ def main() -> int:
         found = stds(Blend(ticks, filter_), views, q)
         missed += any(value > bar for value, bar in zip(found, bars, strict=False))
         columns = [
-            " / ".join(f"{value:.2f}" for value in values) for values in (found, bars, stds(Balanced(ticks), views, q))
+            " / ".join(f"{value:.2f}" for value in values)
+            for values in (found, bars, stds(Balanced(ticks), views, q))
         ]
         names = ", ".join(map(str, views))
         print(
-            f"{ticks:>8} {q:>4}  {names:22} {columns[0]:>28} {columns[1]:>20} {columns[2]:>28}  {seconds:.2f} s",
+            f"{ticks:>8} {q:>4}  {names:22} {columns[0]:>28} {columns[1]:>20} {columns[2]:>28}  "
+            f"{seconds:.2f} s",
             flush=True,
         )
     print("every bar is met" if not missed else f"{missed} bars are missed")

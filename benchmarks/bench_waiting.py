@@ -1,8 +1,10 @@
-"""What people wait for: start-up, plans, first releases, noise of one cell, errors of views, many small streams.
+"""What people wait for: start-up, plans, first releases, noise of one cell, errors of views, many
+small streams.
 
-Processor seconds of this process and of the programs that it starts, never the clock: other work on the machine does
-not count. A ratio is over what stands in the note, measured in the same run. Without bytecode files
-(PYTHONDONTWRITEBYTECODE) every start compiles the package anew, which doubles it: the note says so.
+Processor seconds of this process and of the programs that it starts, never the clock: other work on
+the machine does not count. A ratio is over what stands in the note, measured in the same run.
+Without bytecode files (PYTHONDONTWRITEBYTECODE) every start compiles the package anew, which
+doubles it: the note says so.
 """
 
 from __future__ import annotations
@@ -29,14 +31,30 @@ from evercount.noise import Secret
 
 COMMAND = (sys.executable, "-m", "evercount")
 VIEWS = ("--view", "per-tick", "--view", "last-24", "--view", "running")
-PERSONS = ("--max-per-tick", "1", "--max-ticks", "30", "--view", "per-tick", "--view", "last-7", "--view", "running")
+PERSONS = (
+    "--max-per-tick",
+    "1",
+    "--max-ticks",
+    "30",
+    "--view",
+    "per-tick",
+    "--view",
+    "last-7",
+    "--view",
+    "running",
+)
 YEAR = 8760
 SMALL = 300
-BYTECODE = ", no bytecode written" if sys.dont_write_bytecode or os.environ.get("PYTHONDONTWRITEBYTECODE") else ""
+BYTECODE = (
+    ", no bytecode written"
+    if sys.dont_write_bytecode or os.environ.get("PYTHONDONTWRITEBYTECODE")
+    else ""
+)
 
 
 def _program(*arguments: str, out: Path | None = None) -> float:
-    """Processor seconds of a program, the median of three runs; each writes a file of its own in `out`."""
+    """Processor seconds of a program, the median of three runs; each writes a file of its own in
+    `out`."""
     times = []
     for number in range(3):
         more = [] if out is None else [str(out / f"{number}.csv")]
@@ -57,8 +75,17 @@ def _seconds(action: Callable[[], object]) -> float:
     return statistics.median(times)
 
 
-def _row(name: str, seconds: float, ratio: float, note: str, target: float | None = None) -> dict[str, Any]:
-    return {"name": name, "value": seconds, "unit": "s", "ratio": ratio, "target": target, "note": note}
+def _row(
+    name: str, seconds: float, ratio: float, note: str, target: float | None = None
+) -> dict[str, Any]:
+    return {
+        "name": name,
+        "value": seconds,
+        "unit": "s",
+        "ratio": ratio,
+        "target": target,
+        "note": note,
+    }
 
 
 def _programs() -> list[dict[str, Any]]:
@@ -74,13 +101,34 @@ def _programs() -> list[dict[str, Any]]:
     add("evercount tail --help", *COMMAND, "tail", "--help")
     for delta in ("0", "1e-6"):
         budget = ("-e", "1", "-d", delta)
-        add(f"plan, an hourly year, delta {delta}", *COMMAND, "plan", *budget, "-t", str(YEAR), *VIEWS)
+        add(
+            f"plan, an hourly year, delta {delta}",
+            *COMMAND,
+            "plan",
+            *budget,
+            "-t",
+            str(YEAR),
+            *VIEWS,
+        )
         add(f"plan, no horizon, delta {delta}", *COMMAND, "plan", *budget, "-t", "none", *VIEWS)
     add("plan, persons", *COMMAND, "plan", "-e", "1", "-d", "1e-6", "-t", "365", *PERSONS)
     with tempfile.TemporaryDirectory() as folder:
         events = Path(folder, "events.csv")
-        events.write_text("time\n" + "".join(f"2026-01-{day:02}T10:00:00Z\n" for day in range(1, 11)))
-        asked = ("--time", "time", "--every", "1d", "--zone", "UTC", "--start", "2026-01-01", "--end", "2026-01-11")
+        events.write_text(
+            "time\n" + "".join(f"2026-01-{day:02}T10:00:00Z\n" for day in range(1, 11))
+        )
+        asked = (
+            "--time",
+            "time",
+            "--every",
+            "1d",
+            "--zone",
+            "UTC",
+            "--start",
+            "2026-01-01",
+            "--end",
+            "2026-01-11",
+        )
         for delta in ("0", "1e-6"):
             out = Path(folder, delta)
             out.mkdir()
@@ -97,11 +145,26 @@ def _bridges() -> list[dict[str, Any]]:
         unit = _seconds(partial(floats.standard_normal, ticks))
         engine, budget = pure_factorization(None, horizon), Budget(1.0, 0.0)
 
-        def draw(ticks: int = ticks, horizon: int | None = horizon, engine: Any = engine, budget: Any = budget) -> None:
-            make_noise(Count(), engine, budget, horizon, secret=Secret.generate()).stream.take(ticks)
+        def draw(
+            ticks: int = ticks,
+            horizon: int | None = horizon,
+            engine: Any = engine,
+            budget: Any = budget,
+        ) -> None:
+            make_noise(Count(), engine, budget, horizon, secret=Secret.generate()).stream.take(
+                ticks
+            )
 
         seconds = _seconds(draw)
-        rows.append(_row(f"{engine.name}, one cell", seconds, seconds / unit, f"over {ticks} numpy normals", 40.0))
+        rows.append(
+            _row(
+                f"{engine.name}, one cell",
+                seconds,
+                seconds / unit,
+                f"over {ticks} numpy normals",
+                40.0,
+            )
+        )
     return rows
 
 
@@ -113,7 +176,14 @@ def _views() -> list[dict[str, Any]]:
         model, _ = planned_errors(stream.query, stream.budget, YEAR, stream.factorization)
         totals = _seconds(partial(model.std, ticks))
         seconds = _seconds(partial(model.std, ticks, 24))
-        rows.append(_row(f"stds of last-24, {name}", seconds, seconds / totals, "hourly year, over those of totals"))
+        rows.append(
+            _row(
+                f"stds of last-24, {name}",
+                seconds,
+                seconds / totals,
+                "hourly year, over those of totals",
+            )
+        )
     return rows
 
 
@@ -138,7 +208,9 @@ def _small_streams() -> list[dict[str, Any]]:
             seconds = (time.process_time() - start) / len(streams)
             size = (_resident() - before) / len(streams) / 1024
             note = f"each of {SMALL}, {size:.0f} KiB each; over one that is made"
-            rows.append(_row(f"small streams {name}, delta {delta:g}", seconds, seconds / alone, note))
+            rows.append(
+                _row(f"small streams {name}, delta {delta:g}", seconds, seconds / alone, note)
+            )
             del streams
     return rows
 
@@ -154,4 +226,8 @@ def run() -> list[dict[str, Any]]:
 if __name__ == "__main__":
     for row in (row for group in GROUPS for row in group()):
         target = "" if row["target"] is None else f"≤ {row['target']:g}"
-        print(f"{row['name']:36}{row['value']:9.4f} s  ratio {row['ratio']:8.2f} {target:8}{row['note']}", flush=True)
+        print(
+            f"{row['name']:36}{row['value']:9.4f} s  ratio {row['ratio']:8.2f} "
+            f"{target:8}{row['note']}",
+            flush=True,
+        )

@@ -1,12 +1,14 @@
-"""A yardstick for bridges: the least variance that a dense Laplace mechanism for δ = 0 reaches, by gradient descent.
+"""A yardstick for bridges: the least variance that a dense Laplace mechanism for δ = 0 reaches, by
+gradient descent.
 
-R has any shape and entries, the l1 norm of each of its columns is 1, and L = M·R⁺ (least squares), so L·R = M. The
-largest variance over ticks at ε = 1 is 2·max_t [M (RᵀR)⁻¹ Mᵀ]_tt. The search begins at a tree of intervals and moves
-every entry. It needs T³ work and T² memory, so no stream can use it; it says how far from the best known a
-bridge is. The two lines below reach 30.7 and 96.4.
+R has any shape and entries, the l1 norm of each of its columns is 1, and L = M·R⁺ (least squares),
+so L·R = M. The largest variance over ticks at ε = 1 is 2·max_t [M (RᵀR)⁻¹ Mᵀ]_tt. The search begins
+at a tree of intervals and moves every entry. It needs T³ work and T² memory, so no stream can use
+it; it says how far from the best known a bridge is. The two lines below reach 30.7 and 96.4.
 
     python benchmarks/dense_laplace.py 64 --levels 1 4 16 64 --steps 3000
-    python benchmarks/dense_laplace.py 1024 --levels 1 10 100 1024 --steps 16000 --rate 3e-5 --freed 1e-6 --device cuda
+    python benchmarks/dense_laplace.py 1024 --levels 1 10 100 1024 --steps 16000 \
+        --rate 3e-5 --freed 1e-6 --device cuda
 
 Needs PyTorch (`pip install torch`).
 """
@@ -21,7 +23,8 @@ from typing import Any
 
 
 def tree_of_intervals(ticks: int, levels: list[int], torch: Any) -> Any:
-    """One row per interval of each level, all with equal shares; the last ones are cut off at the horizon."""
+    """One row per interval of each level, all with equal shares; the last ones are cut off at the
+    horizon."""
     rows = []
     for length in levels:
         for start in range(0, ticks, length):
@@ -32,21 +35,26 @@ def tree_of_intervals(ticks: int, levels: list[int], torch: Any) -> Any:
 
 
 def variances(weights: Any, torch: Any) -> Any:
-    """The variance at each tick for the R whose columns are those of `weights`, scaled to l1 norm 1."""
+    """The variance at each tick for the R whose columns are those of `weights`, scaled to l1 norm
+    1."""
     shares = weights / weights.abs().sum(0)
     ticks = shares.shape[1]
     factor = torch.linalg.cholesky(shares.T @ shares)
     counting = torch.ones(ticks, ticks, dtype=torch.float64, device=weights.device).tril()
-    half = torch.linalg.solve_triangular(factor, counting.T, upper=False)  # ‖column t‖² = [M (RᵀR)⁻¹ Mᵀ]_tt
+    # ‖column t‖² = [M (RᵀR)⁻¹ Mᵀ]_tt
+    half = torch.linalg.solve_triangular(factor, counting.T, upper=False)
     return 2 * (half**2).sum(0)
 
 
-def search(ticks: int, levels: list[int], steps: int, device: str, rate: float, freed: float) -> dict[str, Any]:
+def search(
+    ticks: int, levels: list[int], steps: int, device: str, rate: float, freed: float
+) -> dict[str, Any]:
     """The least largest variance found, and the mean next to it."""
     torch: Any = importlib.import_module("torch")
     torch.manual_seed(1)
     start = tree_of_intervals(ticks, levels, torch).to(device)
-    # First one share per row; then every entry on its own, those outside the intervals from nothing on.
+    # First one share per row; then every entry on its own, those outside the intervals from nothing
+    # on.
     logs = torch.zeros(len(start), 1, dtype=torch.float64, device=device, requires_grad=True)
     best: dict[str, Any] = {"worst": float("inf")}
     begun = time.perf_counter()
@@ -70,19 +78,38 @@ def search(ticks: int, levels: list[int], steps: int, device: str, rate: float, 
             schedule.step()
             worst = float(found.detach().max())
             if worst < best["worst"]:
-                best = {"worst": worst, "mean": float(found.detach().mean()), "phase": phase, "step": step}
+                best = {
+                    "worst": worst,
+                    "mean": float(found.detach().mean()),
+                    "phase": phase,
+                    "step": step,
+                }
             if step % max(1, count // 10) == 0:
                 print(f"{phase} {step}: {worst:.2f}, best {best['worst']:.2f}", flush=True)
     return {"ticks": ticks, "levels": levels, **best, "seconds": round(time.perf_counter() - begun)}
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("ticks", type=int)
-    parser.add_argument("--levels", type=int, nargs="+", required=True, help="lengths of the intervals to begin with")
+    parser.add_argument(
+        "--levels",
+        type=int,
+        nargs="+",
+        required=True,
+        help="lengths of the intervals to begin with",
+    )
     parser.add_argument("--steps", type=int, default=4000)
     parser.add_argument("--rate", type=float, default=1e-3)
-    parser.add_argument("--freed", type=float, default=1e-4, help="size of the entries outside the intervals")
+    parser.add_argument(
+        "--freed", type=float, default=1e-4, help="size of the entries outside the intervals"
+    )
     parser.add_argument("--device", default="cpu")
     given = parser.parse_args()
-    print(json.dumps(search(given.ticks, given.levels, given.steps, given.device, given.rate, given.freed)))
+    print(
+        json.dumps(
+            search(given.ticks, given.levels, given.steps, given.device, given.rate, given.freed)
+        )
+    )

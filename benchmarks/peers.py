@@ -1,8 +1,10 @@
-"""Other programs, in one run, on the same work: noise for running counts of T ticks × cells at one (ε, δ).
+"""Other programs, in one run, on the same work: noise for running counts of T ticks × cells at one
+(ε, δ).
 
-Error is exact (from norms), not sampled. Time is the processor time of a whole run, of all its threads, divided by
-ticks × cells, the best of a few repetitions, over the time that numpy takes to draw as many float normals in the same
-process. Memory is what a stream must keep between two ticks, for each cell. Run it by `make peers`.
+Error is exact (from norms), not sampled. Time is the processor time of a whole run, of all its
+threads, divided by ticks × cells, the best of a few repetitions, over the time that numpy takes to
+draw as many float normals in the same process. Memory is what a stream must keep between two ticks,
+for each cell. Run it by `make peers`.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ Run = Callable[[], Any]
 
 @dataclass(frozen=True)
 class Peer:
-    """One mechanism. `prepare(ticks, cells)` returns the run to be timed and the numbers of ticks that it makes."""
+    """One mechanism. `prepare(ticks, cells)` returns the run to be timed and the numbers of ticks
+    that it makes."""
 
     name: str
     kind: str
@@ -47,7 +50,7 @@ class Peer:
     """Bytes per cell between two ticks."""
 
 
-# -- evercount -------------------------------------------------------------------------------------------------------
+# -- evercount -------------------------------------------------------------------------------------
 
 
 def _stream(name: str | None, endless: bool = False, budget: Budget = BUDGET) -> Any:
@@ -64,7 +67,9 @@ def _stream(name: str | None, endless: bool = False, budget: Budget = BUDGET) ->
     def worst(ticks: int) -> float:
         stream = Stream(Count(), budget, None if endless else ticks, name)
         places = np.unique(
-            np.concatenate([np.arange(1, min(ticks, 2000) + 1), np.linspace(1, ticks, 2000).astype(int)])
+            np.concatenate(
+                [np.arange(1, min(ticks, 2000) + 1), np.linspace(1, ticks, 2000).astype(int)]
+            )
         )
         return float(stream.std(places).max())
 
@@ -72,7 +77,8 @@ def _stream(name: str | None, endless: bool = False, budget: Budget = BUDGET) ->
         cells = 1000
         stream = Stream(Histogram(cells), budget, None if endless else ticks, name)
         stream.run_totals([np.zeros(cells, np.int64)])[0]
-        exact = vars(stream._parameters.noise.stream).get("_state")  # exact noise keeps limbs, several for each number
+        # exact noise keeps limbs, several for each number
+        exact = vars(stream._parameters.noise.stream).get("_state")
         return float(stream.factorization.state_bytes if exact is None else exact.nbytes / cells)
 
     return prepare, worst, state
@@ -83,10 +89,12 @@ def evercount_peers() -> Iterator[Peer]:
     yield Peer("evercount balanced", "Gaussian", "yes", "no", "yes", *_stream("balanced"))
     yield Peer("evercount unbounded", "Gaussian", "yes", "yes", "yes", *_stream("unbounded", True))
     pure = Budget(1.0, 0.0)
-    yield Peer("evercount bridge (δ = 0)", "Laplace", "yes", "no", "yes", *_stream(None, False, pure))
+    yield Peer(
+        "evercount bridge (δ = 0)", "Laplace", "yes", "no", "yes", *_stream(None, False, pure)
+    )
 
 
-# -- numpy -----------------------------------------------------------------------------------------------------------
+# -- numpy -----------------------------------------------------------------------------------------
 
 
 def numpy_peers() -> Iterator[Peer]:
@@ -100,7 +108,8 @@ def numpy_peers() -> Iterator[Peer]:
         def run() -> Any:
             levels = ticks.bit_length()
             sums = np.zeros((ticks + 1, cells))
-            for level in range(levels):  # nodes of this level that a prefix of a tick uses: one for each set bit
+            # nodes of this level that a prefix of a tick uses: one for each set bit
+            for level in range(levels):
                 size = 1 << level
                 nodes = generator.standard_normal(((ticks + size) // size, cells))
                 used = np.flatnonzero(np.arange(ticks + 1) & size)
@@ -111,7 +120,14 @@ def numpy_peers() -> Iterator[Peer]:
 
     yield Peer("numpy, drawing only", "Gaussian", "–", "–", "no", draw, None, None)
     yield Peer(
-        "plain binary tree, numpy", "Gaussian", "no", "no", "no", tree, _tree_std, lambda t: 8.0 * t.bit_length()
+        "plain binary tree, numpy",
+        "Gaussian",
+        "no",
+        "no",
+        "no",
+        tree,
+        _tree_std,
+        lambda t: 8.0 * t.bit_length(),
     )
 
 
@@ -121,7 +137,7 @@ def _tree_std(ticks: int) -> float:
     return BUDGET.noise_multiplier() * math.sqrt(ticks.bit_length() * most)
 
 
-# -- jax_privacy -----------------------------------------------------------------------------------------------------
+# -- jax_privacy -----------------------------------------------------------------------------------
 
 
 def jax_peers() -> Iterator[Peer]:
@@ -197,24 +213,38 @@ def jax_peers() -> Iterator[Peer]:
     def toeplitz_std(ticks: int) -> float:
         made = toeplitz.optimal_max_error_strategy_coefs(ticks)
         error = float(jnp.max(toeplitz.per_query_error(strategy_coef=made, n=ticks)))
-        return BUDGET.noise_multiplier() * math.sqrt(error * float(toeplitz.sensitivity_squared(made, ticks)))
+        return BUDGET.noise_multiplier() * math.sqrt(
+            error * float(toeplitz.sensitivity_squared(made, ticks))
+        )
 
     def buffers(ticks: int) -> float:
         return 8.0 * (len(blt(ticks).buf_decay) + 1)
 
-    yield Peer("jax_privacy BLT, whole array", "Gaussian", "yes", "no", "no", blt_array, blt_std, buffers)
-    yield Peer("jax_privacy BLT, its privatizer", "Gaussian", "yes", "no", "no", privatizer, blt_std, buffers)
     yield Peer(
-        "jax_privacy Toeplitz, whole array", "Gaussian", "no", "no", "no", toeplitz_array, toeplitz_std,
-        lambda ticks: 8.0 * ticks,
+        "jax_privacy BLT, whole array", "Gaussian", "yes", "no", "no", blt_array, blt_std, buffers
+    )
+    yield Peer(
+        "jax_privacy BLT, its privatizer",
+        "Gaussian",
+        "yes",
+        "no",
+        "no",
+        privatizer,
+        blt_std,
+        buffers,
+    )
+    yield Peer(
+        "jax_privacy Toeplitz, whole array", "Gaussian", "no", "no", "no", toeplitz_array,
+        toeplitz_std, lambda ticks: 8.0 * ticks,
     )  # fmt: skip
 
 
-# -- tensorflow_privacy ----------------------------------------------------------------------------------------------
+# -- tensorflow_privacy ----------------------------------------------------------------------------
 
 
 def tensorflow_peers() -> Iterator[Peer]:
-    """The tree aggregators of tensorflow_privacy. Its package needs an older TensorFlow; the module is loaded alone."""
+    """The tree aggregators of tensorflow_privacy. Its package needs an older TensorFlow; the module
+    is loaded alone."""
     found = importlib.util.find_spec("tensorflow_privacy")
     if found is None or found.origin is None:
         raise ImportError("tensorflow_privacy is not installed")
@@ -250,18 +280,28 @@ def tensorflow_peers() -> Iterator[Peer]:
     def buffers(ticks: int) -> float:
         return 4.0 * ticks.bit_length()
 
-    yield Peer("tensorflow_privacy tree", "Gaussian", "yes", "no", "no", prepare("TreeAggregator"), _tree_std, buffers)
     yield Peer(
-        "tensorflow_privacy efficient tree", "Gaussian", "yes", "no", "no", prepare("EfficientTreeAggregator"),
-        honaker, buffers,
+        "tensorflow_privacy tree",
+        "Gaussian",
+        "yes",
+        "no",
+        "no",
+        prepare("TreeAggregator"),
+        _tree_std,
+        buffers,
+    )
+    yield Peer(
+        "tensorflow_privacy efficient tree", "Gaussian", "yes", "no", "no",
+        prepare("EfficientTreeAggregator"), honaker, buffers,
     )  # fmt: skip
 
 
-# -- OpenDP and diffprivlib ------------------------------------------------------------------------------------------
+# -- OpenDP and diffprivlib ------------------------------------------------------------------------
 
 
 def opendp_peers() -> Iterator[Peer]:
-    """OpenDP's b-ary tree with discrete Gaussian noise, made consistent: for data that is all there, not a stream."""
+    """OpenDP's b-ary tree with discrete Gaussian noise, made consistent: for data that is all
+    there, not a stream."""
     dp: Any = importlib.import_module("opendp.prelude")
     dp.enable_features("contrib")
 
@@ -292,7 +332,8 @@ def opendp_peers() -> Iterator[Peer]:
                 return math.nan  # a dense least-squares problem
             levels = round(math.log(ticks, branching)) + 1
             rows = [
-                np.kron(np.eye(branching**i), np.ones(branching ** (levels - 1 - i)))[:, :ticks] for i in range(levels)
+                np.kron(np.eye(branching**i), np.ones(branching ** (levels - 1 - i)))[:, :ticks]
+                for i in range(levels)
             ]
             nodes = np.vstack(rows)
             covariance = np.linalg.inv(nodes.T @ nodes)
@@ -304,16 +345,27 @@ def opendp_peers() -> Iterator[Peer]:
 
     for branching in (2, 4):
         yield Peer(
-            f"OpenDP {branching}-ary tree, consistent", "discrete Gaussian", "no", "no", "yes", prepare(branching),
-            error(branching), lambda ticks: 16.0 * ticks,
+            f"OpenDP {branching}-ary tree, consistent", "discrete Gaussian", "no", "no", "yes",
+            prepare(branching), error(branching), lambda ticks: 16.0 * ticks,
         )  # fmt: skip
 
     def draw(ticks: int, cells: int) -> tuple[Run, int]:
         few = min(ticks * cells, 4096)
-        noise = dp.m.make_gaussian(dp.vector_domain(dp.atom_domain(T="i64")), dp.l2_distance(T="i64"), scale=20.0)
+        noise = dp.m.make_gaussian(
+            dp.vector_domain(dp.atom_domain(T="i64")), dp.l2_distance(T="i64"), scale=20.0
+        )
         return lambda: noise([0] * few), max(1, few // cells)
 
-    yield Peer("OpenDP discrete Gaussian, drawing only", "discrete Gaussian", "–", "–", "yes", draw, None, None)
+    yield Peer(
+        "OpenDP discrete Gaussian, drawing only",
+        "discrete Gaussian",
+        "–",
+        "–",
+        "yes",
+        draw,
+        None,
+        None,
+    )
 
 
 def diffprivlib_peers() -> Iterator[Peer]:
@@ -323,7 +375,9 @@ def diffprivlib_peers() -> Iterator[Peer]:
     def prepare(ticks: int, cells: int) -> tuple[Run, int]:
         few = min(ticks, FEW_TICKS)
         width = min(cells, 8)
-        made = mechanisms.GaussianAnalytic(epsilon=1.0, delta=1e-6, sensitivity=math.sqrt(ticks.bit_length()))
+        made = mechanisms.GaussianAnalytic(
+            epsilon=1.0, delta=1e-6, sensitivity=math.sqrt(ticks.bit_length())
+        )
 
         def run() -> Any:
             levels = [np.zeros(width) for _ in range(ticks.bit_length())]
@@ -351,7 +405,7 @@ GROUPS: dict[str, Callable[[], Iterator[Peer]]] = {
 }
 
 
-# -- measuring -------------------------------------------------------------------------------------------------------
+# -- measuring -------------------------------------------------------------------------------------
 
 
 def seconds_each(peer: Peer, ticks: int, cells: int) -> float:
@@ -377,18 +431,34 @@ def measure(groups: list[str]) -> tuple[list[Row], list[str]]:
     for group in groups:
         try:
             peers = list(GROUPS[group]())
-        except Exception as failure:  # noqa: BLE001 - whatever keeps a peer from being imported is told
-            missing.append(f"{group}: {type(failure).__name__}: {str(failure).splitlines()[0]:.120}")
+        except Exception as failure:  # noqa: BLE001
+            # whatever keeps a peer from being imported is told
+            missing.append(
+                f"{group}: {type(failure).__name__}: {str(failure).splitlines()[0]:.120}"
+            )
             continue
         for peer in peers:
             print(peer.name, file=sys.stderr, flush=True)
-            error = {str(t): peer.worst_std(t) for t in (1024, 16384, 65536)} if peer.worst_std else {}
+            error = (
+                {str(t): peer.worst_std(t) for t in (1024, 16384, 65536)} if peer.worst_std else {}
+            )
             state = {str(t): peer.state(t) for t in (1024, 65536)} if peer.state else {}
             ratio = {}
             for ticks, cells in SIZES:
                 unit = seconds_each(floor, ticks, cells)
                 ratio[f"{ticks}x{cells}"] = seconds_each(peer, ticks, cells) / unit
-            rows.append(Row(peer.name, peer.kind, peer.streaming, peer.endless, peer.exact, error, ratio, state))
+            rows.append(
+                Row(
+                    peer.name,
+                    peer.kind,
+                    peer.streaming,
+                    peer.endless,
+                    peer.exact,
+                    error,
+                    ratio,
+                    state,
+                )
+            )
     return rows, missing
 
 

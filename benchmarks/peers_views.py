@@ -1,8 +1,10 @@
-"""The peers on what people read: days, weeks and running totals of a year, for events and for persons of 30 days.
+"""The peers on what people read: days, weeks and running totals of a year, for events and for
+persons of 30 days.
 
-Errors are exact: the noise of every mechanism is taken as the matrix L of its running totals, and calibrated tightly to
-ε = 1, δ = 1e-6 for the unit, with the bound of `participation.proof.md`. With `--write docs` it replaces the table of
-docs/benchmarks.md; `make peers` runs it in the environment of the peers.
+Errors are exact: the noise of every mechanism is taken as the matrix L of its running totals, and
+calibrated tightly to ε = 1, δ = 1e-6 for the unit, with the bound of `participation.proof.md`. With
+`--write docs` it replaces the table of docs/benchmarks.md; `make peers` runs it in the environment
+of the peers.
 """
 
 from __future__ import annotations
@@ -33,11 +35,15 @@ def stds(left: np.ndarray, q: int) -> list[float]:
     """The worst std of each view of noise L·z, calibrated to units of q ticks."""
     M, covariance = np.tri(T), left @ left.T
     gram = np.abs(M.T @ np.linalg.solve(covariance, M))
-    size = EVENT.noise_multiplier() * math.sqrt(float(np.diagonal(gram).max()) if q == 1 else gram_sum(gram, q))
+    size = EVENT.noise_multiplier() * math.sqrt(
+        float(np.diagonal(gram).max()) if q == 1 else gram_sum(gram, q)
+    )
     found = []
     for width in (1, 7, T):
         change = np.eye(T) - np.eye(T, k=-width)
-        found.append(size * math.sqrt(float(np.einsum("ij,jk,ik->i", change, covariance, change).max())))
+        found.append(
+            size * math.sqrt(float(np.einsum("ij,jk,ik->i", change, covariance, change).max()))
+        )
     return found
 
 
@@ -47,7 +53,8 @@ def strategy(C: Any) -> np.ndarray:
 
 
 class Linear:
-    """A number as a function of all draws: what dpcrpy adds up, kept as coefficients. It is never changed in place."""
+    """A number as a function of all draws: what dpcrpy adds up, kept as coefficients. It is never
+    changed in place."""
 
     __array_priority__ = 1000
 
@@ -115,12 +122,18 @@ def peers() -> Iterator[tuple[str, str, Callable[[int], np.ndarray]]]:
         return strategy(toeplitz.materialize_lower_triangular(made, T))
 
     def square_root(q: int) -> np.ndarray:
-        return strategy(toeplitz.materialize_lower_triangular(toeplitz.optimal_max_error_strategy_coefs(T), T))
+        return strategy(
+            toeplitz.materialize_lower_triangular(toeplitz.optimal_max_error_strategy_coefs(T), T)
+        )
 
     bits: Any = importlib.import_module("dpcrpy.bitMethods.aubcr")
     trees: Any = importlib.import_module("dpcrpy.treeMethods.ktcr")
     yield "dpcrpy AuBCR", "yes", lambda _: dpcrpy(lambda noise: bits.AuBCRComp(T=T, noiMech=noise))
-    yield "dpcrpy KTCR, k = 2", "yes", lambda _: dpcrpy(lambda noise: trees.KTCRComp(T=T, k=2, noiMech=noise))
+    yield (
+        "dpcrpy KTCR, k = 2",
+        "yes",
+        lambda _: dpcrpy(lambda noise: trees.KTCRComp(T=T, k=2, noiMech=noise)),
+    )
 
     yield "jax_privacy BLT, for the unit", "yes", blt
     yield "jax_privacy banded Toeplitz, 32 bands", "yes", banded
@@ -128,7 +141,8 @@ def peers() -> Iterator[tuple[str, str, Callable[[int], np.ndarray]]]:
     yield "jax_privacy dense", "no", lambda _: strategy(dense.optimize(T, max_optimizer_steps=300))
 
     def fitted(*widths: int) -> Callable[[int], np.ndarray]:
-        """Its dense search for views, with a high p-norm of the errors, each in units of the least alone, about."""
+        """Its dense search for views, with a high p-norm of the errors, each in units of the least
+        alone, about."""
         size = {1: 1.0, 7: 7.50 / 4.22, T: 11.16 / 4.22}
         rows = [(np.tri(T) - np.tri(T, k=-width)) / size[width] for width in widths]
         numpy = importlib.import_module("jax.numpy")
@@ -175,12 +189,21 @@ def table() -> str:
     lines = [
         HEADING,
         "",
-        "The worst std over a year of days (T = 365) at ε = 1, δ = 1e-6, computed exactly: of the number of a",
-        "day, of the last seven days and of the running total. The left columns protect events, the right ones",
+        (
+            "The worst std over a year of days (T = 365) at ε = 1, δ = 1e-6, computed exactly: of "
+            "the number of a"
+        ),
+        (
+            "day, of the last seven days and of the running total. The left columns protect "
+            "events, the right ones"
+        ),
         "persons who count on up to 30 days; all are calibrated with the same bound. Printed by",
         "`benchmarks/peers_views.py`, a part of `make peers`.",
         "",
-        "| mechanism | streams | day | 7 days | running | day, persons | 7 days, persons | running, persons |",
+        (
+            "| mechanism | streams | day | 7 days | running | day, persons | 7 days, persons | "
+            "running, persons |"
+        ),
         "|---|---|---|---|---|---|---|---|",
     ]
     rows = [*ours()]
@@ -199,16 +222,41 @@ def table() -> str:
             lines += [f"| {name} | {streams} | not measured: {type(error).__name__} | | | | | |"]
     rows.append(("fresh Gaussian noise, numpy", "yes", stds(np.tri(T), 1), stds(np.tri(T), DAYS)))
     for name, streams, event, person in rows:
-        lines.append(f"| {name} | {streams} | " + " | ".join(f"{one:.2f}" for one in (*event, *person)) + " |")
+        lines.append(
+            f"| {name} | {streams} | "
+            + " | ".join(f"{one:.2f}" for one in (*event, *person))
+            + " |"
+        )
     lines += [
         "",
-        "No row has less error than the best of ours in any column, but for 0.02 % of a week of persons, which is",
-        "what rounding to whole numbers costs. For days and weeks of persons that is fresh noise, which is optimal",
-        "and which the last row has, too. For events, ours lead on days and weeks because Laplace noise serves short",
-        "sums better than Gaussian noise does, and promises δ = 0. jax_privacy can fit its matrix to what is",
-        "published, too (`dense.optimize(A=…)` with a p-norm in the place of the mean: 11.44 for running totals, 7.51",
-        "for seven days), and so can `Dense.optimal` (11.18 and 7.52; no Gaussian noise has less than 11.16 and 7.50,",
-        "[theory](theory.md#6-the-yardstick)). The price of both is memory for all ticks, a known horizon of at most a",
+        (
+            "No row has less error than the best of ours in any column, but for 0.02 % of a week "
+            "of persons, which is"
+        ),
+        (
+            "what rounding to whole numbers costs. For days and weeks of persons that is fresh "
+            "noise, which is optimal"
+        ),
+        (
+            "and which the last row has, too. For events, ours lead on days and weeks because "
+            "Laplace noise serves short"
+        ),
+        (
+            "sums better than Gaussian noise does, and promises δ = 0. jax_privacy can fit its "
+            "matrix to what is"
+        ),
+        (
+            "published, too (`dense.optimize(A=…)` with a p-norm in the place of the mean: 11.44 "
+            "for running totals, 7.51"
+        ),
+        (
+            "for seven days), and so can `Dense.optimal` (11.18 and 7.52; no Gaussian noise has "
+            "less than 11.16 and 7.50,"
+        ),
+        (
+            "[theory](theory.md#6-the-yardstick)). The price of both is memory for all ticks, a "
+            "known horizon of at most a"
+        ),
         "thousand, and a search of seconds to minutes.",
     ]
     return "\n".join(lines) + "\n"

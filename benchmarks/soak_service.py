@@ -1,14 +1,17 @@
-"""Soak of the service: load, kills, readers, live connections and catch-ups at once, and exact sums at the end.
+"""Soak of the service: load, kills, readers, live connections and catch-ups at once, and exact sums
+at the end.
 
     python benchmarks/soak_service.py [--seconds 3600] [--rate 50000] [--batch 500] [--json FILE]
 
-One server process at a time, killed by SIGKILL and started again after a pause in which ticks are missed. Clients send
-every batch until it is acknowledged, under one idempotency key. It fails unless the sums in the store are those of the
-acknowledged batches, every live connection saw every tick once and in order, and the release chain verifies.
+One server process at a time, killed by SIGKILL and started again after a pause in which ticks are
+missed. Clients send every batch until it is acknowledged, under one idempotency key. It fails
+unless the sums in the store are those of the acknowledged batches, every live connection saw every
+tick once and in order, and the release chain verifies.
 
-The load is one process with one event loop, plain sockets and bodies that are written beforehand, because it shares the
-processors with the server. Every batch has a moment at which it is due; batches that fell due while the server was down
-are sent afterwards, so that the number of events is the one that was asked for.
+The load is one process with one event loop, plain sockets and bodies that are written beforehand,
+because it shares the processors with the server. Every batch has a moment at which it is due;
+batches that fell due while the server was down are sent afterwards, so that the number of events is
+the one that was asked for.
 """
 
 from __future__ import annotations
@@ -62,7 +65,8 @@ service.declare([StreamDeclaration.from_dict(table) for table in json.loads(sys.
 run(service, "127.0.0.1", int(sys.argv[4]), lambda address: print(address, flush=True))
 """
 LIVES = (30.0, 60.0, 120.0, 240.0, 480.0)
-"""Seconds from a start to the next kill, in a random order, again and again: short lives and long ones."""
+"""Seconds from a start to the next kill, in a random order, again and again: short lives and long
+ones."""
 SETTLED_SECONDS = 5.0
 """After a start, before durations count as "between kills": the server catches up and warms up."""
 PAUSE_SECONDS = 3.0
@@ -70,7 +74,14 @@ PAUSE_SECONDS = 3.0
 BACKLOG_SPEED = 1.25
 """How much faster than the wanted rate batches are sent that fell due during a pause."""
 BODIES = 64
-PATHS = ("/v1/streams", "/v1/streams/load/releases?limit=50", "/metrics", "/v1/ledger", "/readyz", "/")
+PATHS = (
+    "/v1/streams",
+    "/v1/streams/load/releases?limit=50",
+    "/metrics",
+    "/v1/ledger",
+    "/readyz",
+    "/",
+)
 LOST = (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, EOFError)
 
 
@@ -102,7 +113,8 @@ class Connection:
         status, _ = await self._answer()
         if status != 200:
             raise EOFError
-        while length := int(await self._reader.readline() or b"0", 16):  # chunks hold events as a whole
+        # chunks hold events as a whole
+        while length := int(await self._reader.readline() or b"0", 16):
             chunk = await self._reader.readexactly(length + 2)
             for line in chunk.split(b"\n"):
                 yield line
@@ -110,11 +122,14 @@ class Connection:
     async def _answer(self) -> tuple[int, dict[bytes, bytes]]:
         lines = (await self._reader.readuntil(b"\r\n\r\n")).split(b"\r\n")
         headers = (line.partition(b":") for line in lines[1:] if line)
-        return int(lines[0].split()[1]), {name.strip().lower(): value.strip() for name, _, value in headers}
+        return int(lines[0].split()[1]), {
+            name.strip().lower(): value.strip() for name, _, value in headers
+        }
 
 
 class Schedule:
-    """When each batch is due; what was missed is sent a little faster than the rate, never in one burst."""
+    """When each batch is due; what was missed is sent a little faster than the rate, never in one
+    burst."""
 
     def __init__(self, gap: float, ends: float) -> None:
         self.gap, self.ends = gap, ends
@@ -155,12 +170,14 @@ class Soak:
         self.bodies = [json.dumps(events).encode() for events in drawn]
         self.counts = [Counter(events) for events in drawn]
 
-    # -- the server ------------------------------------------------------------------------------------------------
+    # -- the server --------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Start a server and wait until it has caught up; later ones take the same port."""
         arguments = [str(self.place), ADMIN, json.dumps([DECLARATION, FAST]), str(self.port)]
-        self.server = subprocess.Popen([sys.executable, "-c", SERVER, *arguments], stdout=subprocess.PIPE, text=True)
+        self.server = subprocess.Popen(
+            [sys.executable, "-c", SERVER, *arguments], stdout=subprocess.PIPE, text=True
+        )
         assert self.server.stdout is not None
         address = (await asyncio.to_thread(self.server.stdout.readline)).strip()
         self.port = int(address.rsplit(":", 1)[1])
@@ -204,7 +221,7 @@ class Soak:
         self.server.send_signal(signal.SIGTERM)
         self.server.wait(120)
 
-    # -- its clients -----------------------------------------------------------------------------------------------
+    # -- its clients -------------------------------------------------------------------------------
 
     async def send(self, schedule: Schedule) -> None:
         """One sender: takes the next batch that is due, and sends it until it is acknowledged."""
@@ -212,8 +229,13 @@ class Soak:
         while (number := await schedule.next()) is not None:
             body = self.bodies[number % BODIES]
             head = (
-                f"POST /v1/streams/load/events HTTP/1.1\r\nHost: soak\r\nAuthorization: Bearer {ADMIN}\r\n"
-                f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\nIdempotency-Key: {number}\r\n\r\n"
+                "POST /v1/streams/load/events HTTP/1.1\r\n"
+                "Host: soak\r\n"
+                f"Authorization: Bearer {ADMIN}\r\n"
+                "Content-Type: application/json\r\n"
+                f"Content-Length: {len(body)}\r\n"
+                f"Idempotency-Key: {number}\r\n"
+                "\r\n"
             ).encode()
             while True:
                 began, settled_at = time.monotonic(), self.settled_at
@@ -250,7 +272,9 @@ class Soak:
                     if line.startswith(b"id: "):
                         tick = int(line[4:])
                         if last is not None and tick != last + 1:
-                            self.faults[f"a listener of {stream} missed a tick or saw it twice"] += 1
+                            self.faults[
+                                f"a listener of {stream} missed a tick or saw it twice"
+                            ] += 1
                         last = tick
                         self.live_events += 1
             except LOST:
@@ -272,7 +296,8 @@ class Soak:
                     await asyncio.sleep(0.1)
 
     async def catch_up(self) -> None:
-        """Now and then a stream that has missed thousands of ticks is declared, closes them all, and is retired."""
+        """Now and then a stream that has missed thousands of ticks is declared, closes them all,
+        and is retired."""
         async with httpx.AsyncClient(headers=AUTHORIZATION, timeout=30) as client:
             while True:
                 streams = f"http://127.0.0.1:{self.port}/v1/streams"
@@ -282,7 +307,11 @@ class Soak:
                 table = {**FAST, "name": name, "tick": "1s", "start": begins, "budget": budget}
                 began = time.monotonic()
                 with contextlib.suppress(httpx.TransportError):
-                    if (answer := await client.post(streams, json=table)).status_code not in (200, 201, 409):
+                    if (answer := await client.post(streams, json=table)).status_code not in (
+                        200,
+                        201,
+                        409,
+                    ):
                         self.faults[f"a declaration got {answer.status_code}"] += 1
                     while (answer := await client.get(f"{streams}/{name}")).status_code != 404:
                         if answer.json().get("released", 0) >= MISSED:
@@ -321,7 +350,8 @@ class Soak:
                     self.faults[f"a reader failed: {ending!r:.100}"] += 1
 
     def check(self) -> None:
-        """The sums in the store are those of the acknowledged batches, exactly, and every chain verifies."""
+        """The sums in the store are those of the acknowledged batches, exactly, and every chain
+        verifies."""
         wanted = np.zeros(len(KEYS), np.int64)
         for number, counts in zip(self.acknowledged, self.counts, strict=True):
             wanted += number * np.asarray([counts[key] for key in KEYS])
@@ -339,9 +369,12 @@ class Soak:
 
     def report(self) -> dict[str, Any]:
         """All figures."""
-        p50, p99, worst = np.quantile(self.latencies, [0.5, 0.99, 1]) * 1000 if self.latencies else [np.nan] * 3
+        p50, p99, worst = (
+            np.quantile(self.latencies, [0.5, 0.99, 1]) * 1000 if self.latencies else [np.nan] * 3
+        )
         events = self.batches * self.options.batch
-        old = [(age, size) for age, size in self.memory if age >= 20]  # what a server needs once it is warm
+        # what a server needs once it is warm
+        old = [(age, size) for age, size in self.memory if age >= 20]
         quarter = max(1, len(old) // 4)
         sizes = [size / 1e6 for _, size in old] or [np.nan]
         longest = max(range(len(old)), key=lambda number: old[number][0], default=0)
@@ -373,20 +406,30 @@ class Soak:
             f"catch_ups_of_{MISSED}_ticks": len(self.catch_ups),
             "catch_up_seconds_max": round(max(self.catch_ups, default=0.0), 2),
             "ticks_released": self.ticks,
-            "store_mb": round(sum(file.stat().st_size for file in self.place.parent.iterdir()) / 1e6, 1),
-            "faults": [f"{fault} ({number} times)" for fault, number in sorted(self.faults.items())],
+            "store_mb": round(
+                sum(file.stat().st_size for file in self.place.parent.iterdir()) / 1e6, 1
+            ),
+            "faults": [
+                f"{fault} ({number} times)" for fault, number in sorted(self.faults.items())
+            ],
         }
 
 
 def main() -> None:
     """Soak, print, and fail if the books do not balance."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=3600)
-    parser.add_argument("--rate", type=float, default=50_000, help="events per second that are sent")
+    parser.add_argument(
+        "--rate", type=float, default=50_000, help="events per second that are sent"
+    )
     parser.add_argument("--batch", type=int, default=500)
     parser.add_argument("--clients", type=int, default=16, help="connections that send")
     parser.add_argument("--listeners", type=int, default=8, help="live connections")
-    parser.add_argument("--lives", type=float, default=1.0, help="factor for the seconds between kills (30 to 480)")
+    parser.add_argument(
+        "--lives", type=float, default=1.0, help="factor for the seconds between kills (30 to 480)"
+    )
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

@@ -2,7 +2,8 @@
 
     python benchmarks/usual_factors.py > src/evercount/bounds/usual_factors.json
 
-They are computed with SciPy; a release reads them from the table, because SciPy takes longer than the release.
+They are computed with SciPy; a release reads them from the table, because SciPy takes longer than
+the release.
 """
 
 from __future__ import annotations

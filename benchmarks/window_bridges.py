@@ -1,9 +1,11 @@
-"""Would bridges serve sums of the last ticks (δ = 0) better than the digit trees of `Window`? Worst stds at ε = 1.
+"""Would bridges serve sums of the last ticks (δ = 0) better than the digit trees of `Window`? Worst
+stds at ε = 1.
 
     python benchmarks/window_bridges.py
 
-Blocks of equal length, each with a noisy total, and a bridge inside: a window is the difference of two boundaries, so
-it does not grow with the stream. Shares of the levels are fitted (Nelder-Mead), for a few shapes of each width.
+Blocks of equal length, each with a noisy total, and a bridge inside: a window is the difference of
+two boundaries, so it does not grow with the stream. Shares of the levels are fitted (Nelder-Mead),
+for a few shapes of each width.
 """
 
 from __future__ import annotations
@@ -31,13 +33,17 @@ WINDOWS = 60
 """About how many windows of a period are looked at."""
 
 
-def worst_std(width: int, shape: tuple[int, ...], coefficients: tuple[tuple[float, ...], ...]) -> float:
+def worst_std(
+    width: int, shape: tuple[int, ...], coefficients: tuple[tuple[float, ...], ...]
+) -> float:
     """The largest std of a window far from the start, over one block."""
     block = math.prod(shape)
     tops = -(-width // block) + 3
     bridge = Bridge(tops * block, Design((tops, *shape), coefficients))
     last = (tops - 1) * block
-    ends = np.unique(np.append(np.arange(last - block + 1, last + 1, max(1, block // WINDOWS)), last))
+    ends = np.unique(
+        np.append(np.arange(last - block + 1, last + 1, max(1, block // WINDOWS)), last)
+    )
     later, earlier = bridge.coefficients(ends), bridge.coefficients(ends - width)
     worst = 0.0
     for i in range(len(ends)):
@@ -52,7 +58,8 @@ def worst_std(width: int, shape: tuple[int, ...], coefficients: tuple[tuple[floa
 
 
 def fitted_std(width: int, shape: tuple[int, ...]) -> float:
-    """`worst_std` for the best shares: a number per level, and a square of the child's position below the top."""
+    """`worst_std` for the best shares: a number per level, and a square of the child's position
+    below the top."""
     levels = len(shape)
 
     def coefficients(point: Any) -> tuple[tuple[float, ...], ...]:
@@ -77,7 +84,10 @@ def main() -> None:
         tree = window_tree(width, None)
         digits = math.sqrt(2) * tree.levels * tree.worst_row()[1]
         best, shape = min((fitted_std(width, shape), shape) for shape in shapes)
-        print(f"width {width}: {tree.name} {digits:.2f}, bridge {best:.2f} (blocks {shape}), ratio {best / digits:.3f}")
+        print(
+            f"width {width}: {tree.name} {digits:.2f}, bridge {best:.2f} (blocks {shape}), ratio "
+            f"{best / digits:.3f}"
+        )
 
 
 if __name__ == "__main__":

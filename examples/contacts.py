@@ -2,8 +2,8 @@
 
     python examples/contacts.py [folder]
 
-Synthetic data: 800 people in 20 groups; contacts within groups are frequent, between groups rare, and a lockdown in
-week 12 halves them. One *contact* (an edge) is protected.
+Synthetic data: 800 people in 20 groups; contacts within groups are frequent, between groups rare,
+and a lockdown in week 12 halves them. One *contact* (an edge) is protected.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ PEOPLE, GROUPS, WEEKS, MOST_CONTACTS = 800, 20, 24, 12
 
 
 def contacts(seed: int = 11) -> list[list[tuple[int, int]]]:
-    """New contacts of each week; a pair meets for the first time once, and nobody has more than 12 contacts."""
+    """New contacts of each week; a pair meets for the first time once, and nobody has more than 12
+    contacts."""
     generator = np.random.default_rng(seed)
     group, degree = generator.integers(0, GROUPS, PEOPLE), np.zeros(PEOPLE, dtype=int)
     known: set[tuple[int, int]] = set()
@@ -50,22 +51,34 @@ def main(folder: Path) -> None:
     edges, parts, degrees = (stream.run(weeks) for stream in streams)
 
     axes = new_axes(height=5)
-    for releases, name, colour in ((edges, "contacts so far", COLOURS[0]), (parts, "separate groups", COLOURS[1])):
+    for releases, name, colour in (
+        (edges, "contacts so far", COLOURS[0]),
+        (parts, "separate groups", COLOURS[1]),
+    ):
         low, high = (side.reshape(WEEKS) for side in releases.interval(0.95))
         axes.fill_between(releases.ticks, low, high, color=colour, alpha=0.3, linewidth=0)
         axes.plot(releases.ticks, releases.values.reshape(WEEKS), color=colour, label=name)
     axes.axvline(12, color="grey", linestyle=":")
-    axes.annotate(" lockdown", (12, 0.93), xycoords=("data", "axes fraction"), fontsize=8, color="grey")
-    axes.set_title("A contact graph of 800 people, 95 % bands (synthetic data, ε = 1 each)", loc="left")
+    axes.annotate(
+        " lockdown", (12, 0.93), xycoords=("data", "axes fraction"), fontsize=8, color="grey"
+    )
+    axes.set_title(
+        "A contact graph of 800 people, 95 % bands (synthetic data, ε = 1 each)", loc="left"
+    )
     axes.set_xlabel("week")
     axes.set_ylim(bottom=0)
     label_lines(axes)
     save(axes, folder / "contacts.png")
 
-    print(f"contacts: {edges[-1].value:.0f} ± {2 * edges[-1].std:.0f}, truth {sum(map(len, weeks))}")
+    print(
+        f"contacts: {edges[-1].value:.0f} ± {2 * edges[-1].std:.0f}, truth {sum(map(len, weeks))}"
+    )
     print(f"separate groups: {parts[-1].value:.0f} ± {2 * parts[-1].std:.0f}")
     consistent = degrees[-1].consistent()
-    print("people with 0, 1, 2, … contacts:", " ".join(f"{max(0, round(number))}" for number in consistent))
+    print(
+        "people with 0, 1, 2, … contacts:",
+        " ".join(f"{max(0, round(number))}" for number in consistent),
+    )
     together = compose(stream.cost for stream in streams)
     print(f"all three together: ε = {together.epsilon:.2f}, δ = {together.delta:.0e}")
 

@@ -1,4 +1,5 @@
-"""An epidemic dashboard: new reports per day and region with their error band, and a comparison of two regions.
+"""An epidemic dashboard: new reports per day and region with their error band, and a comparison of
+two regions.
 
     python examples/epidemic.py [folder]
 
@@ -21,7 +22,9 @@ DAYS = 26 * 7
 def main(folder: Path) -> None:
     """Release half a year of hourly reports and draw days."""
     reports = flu.generate(24 * DAYS)
-    stream = Stream(Histogram(list(flu.REGIONS)), Budget(epsilon=1.0, delta=1e-9), horizon=24 * DAYS)
+    stream = Stream(
+        Histogram(list(flu.REGIONS)), Budget(epsilon=1.0, delta=1e-9), horizon=24 * DAYS
+    )
     releases = stream.run_totals(reports)
 
     days = releases.spans("per day", range(1, 24 * DAYS, 24), range(25, 24 * DAYS + 2, 24))
@@ -29,7 +32,9 @@ def main(folder: Path) -> None:
     axes = new_axes(height=5)
     for region, colour in zip(("north", "south", "north-west"), COLOURS, strict=False):
         cell = days.cells.index(region)
-        axes.fill_between(range(DAYS), low[:, cell], high[:, cell], color=colour, alpha=0.3, linewidth=0)
+        axes.fill_between(
+            range(DAYS), low[:, cell], high[:, cell], color=colour, alpha=0.3, linewidth=0
+        )
         axes.plot(range(DAYS), days.values[:, cell], color=colour, linewidth=1, label=region)
     axes.set_title("New reports per day, 95 % band (synthetic data, ε = 1, δ = 1e-9)", loc="left")
     axes.set_xlabel("day")
@@ -42,7 +47,10 @@ def main(folder: Path) -> None:
     print(f"{inside:.1%} of the {truth.size:,} true daily numbers lie within their 95 % interval")
     difference = days.compare("south", "north")
     peak = int(difference.values[:, 0].argmax())
-    print(f"day {peak}: south has {difference.values[peak, 0]:.0f} ± {2 * difference.std[peak, 0]:.0f} more than north")
+    print(
+        f"day {peak}: south has {difference.values[peak, 0]:.0f} ± "
+        f"{2 * difference.std[peak, 0]:.0f} more than north"
+    )
     print(stream.guarantee)
 
 

@@ -2,11 +2,12 @@
 
     python examples/publishers_year.py [folder] [--days 365] [--start 2026-03-01]
 
-365 daily files of synthetic reports; three come late, one never, one is corrected. A region is added in May, and the
-stream is renewed in January. Every tenth day the command is killed (SIGKILL) at some moment and started again, as a
-scheduler does. At the end every published interval is compared with what it is stated to be about: the rows that were
-there when the day was published, and late rows on the day that they came (`--late next`). No file is late over the
-renewal: rows of a stream that has ended are not counted by the one that goes on for it.
+365 daily files of synthetic reports; three come late, one never, one is corrected. A region is
+added in May, and the stream is renewed in January. Every tenth day the command is killed (SIGKILL)
+at some moment and started again, as a scheduler does. At the end every published interval is
+compared with what it is stated to be about: the rows that were there when the day was published,
+and late rows on the day that they came (`--late next`). No file is late over the renewal: rows of a
+stream that has ended are not counted by the one that goes on for it.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ class Year:
 
     def write(self, name: str, day: int, counts: np.ndarray) -> None:
         """A file of one row for each report of a day."""
-        noon = datetime.combine(self.start + timedelta(days=day), datetime.min.time(), UTC) + timedelta(hours=12)
+        noon = datetime.combine(
+            self.start + timedelta(days=day), datetime.min.time(), UTC
+        ) + timedelta(hours=12)
         with (self.folder / "inbox" / f"{name}.csv").open("w", encoding="utf-8") as file:
             file.write("reported,region\n")
             for region, count in zip(ALL, counts, strict=True):
@@ -55,7 +58,11 @@ class Year:
 
     def deliver(self, today: int) -> None:
         """What arrives before the day `today` is published; rows of days before count with it."""
-        due = [day for day in range(today + 1) if day + self.late.get(day, 0) == today and day != self.missing]
+        due = [
+            day
+            for day in range(today + 1)
+            if day + self.late.get(day, 0) == today and day != self.missing
+        ]
         for day in due:
             here = self.start + timedelta(days=day)
             counts = self.random.poisson([300, 120, 40, 15 if here >= MAY else 0])
@@ -63,25 +70,73 @@ class Year:
             self.counted[today] += counts
         if today == self.corrected + CORRECTED_AFTER:
             counts = np.asarray([30, 0, 5, 0])
-            self.write(f"{self.start + timedelta(days=self.corrected)}-more", self.corrected, counts)
+            self.write(
+                f"{self.start + timedelta(days=self.corrected)}-more", self.corrected, counts
+            )
             self.counted[today] += counts
 
     def publish(self, today: int) -> dict[str, str]:
-        """The scheduler's call half a day after the end of a day; every tenth one is killed, and made again."""
-        now = datetime.combine(self.start + timedelta(days=today + 1), datetime.min.time(), UTC) + timedelta(hours=12)
+        """The scheduler's call half a day after the end of a day; every tenth one is killed, and
+        made again."""
+        now = datetime.combine(
+            self.start + timedelta(days=today + 1), datetime.min.time(), UTC
+        ) + timedelta(hours=12)
         files = sorted((self.folder / "inbox").iterdir())[-21:]
-        command = [sys.executable, "-m", "evercount", "release", *map(str, files), "--time", "reported"]
-        command += ["--every", "1d", "--zone", "UTC", "--start", str(self.start), "--horizon", str(self.horizon)]
-        command += ["--key", "region", "--keys", str(self.folder / "regions.txt"), "--epsilon", "1", "--wait", "12h"]
-        command += ["--late", "next", "--view", "per-day", "--view", "per-week", "--renew", "--now", now.isoformat()]
-        command += ["--out", str(self.folder / "days.csv"), "--ledger", str(self.folder / "spent.ledger")]
+        command = [
+            sys.executable,
+            "-m",
+            "evercount",
+            "release",
+            *map(str, files),
+            "--time",
+            "reported",
+        ]
+        command += [
+            "--every",
+            "1d",
+            "--zone",
+            "UTC",
+            "--start",
+            str(self.start),
+            "--horizon",
+            str(self.horizon),
+        ]
+        command += [
+            "--key",
+            "region",
+            "--keys",
+            str(self.folder / "regions.txt"),
+            "--epsilon",
+            "1",
+            "--wait",
+            "12h",
+        ]
+        command += [
+            "--late",
+            "next",
+            "--view",
+            "per-day",
+            "--view",
+            "per-week",
+            "--renew",
+            "--now",
+            now.isoformat(),
+        ]
+        command += [
+            "--out",
+            str(self.folder / "days.csv"),
+            "--ledger",
+            str(self.folder / "spent.ledger"),
+        ]
         command += ["--total", "1,0"] if today == 0 else []
         if self.start + timedelta(days=today) >= MAY:
             command += ["--add-keys", str(self.folder / "new.txt")]
         if today == self.missing:
             command += ["--note", f"{today + 1},{today + 1},no file came"]
         if today % 10 == 9:
-            with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+            with subprocess.Popen(
+                command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            ) as process:
                 try:
                     process.wait(self.random.uniform(0, self.takes))
                 except subprocess.TimeoutExpired:
@@ -95,13 +150,16 @@ class Year:
         return dict(json.loads(done.stdout))
 
     def compare(self, view: str) -> None:
-        """How many intervals of a view hold the number that they are about, and how far off the numbers are."""
+        """How many intervals of a view hold the number that they are about, and how far off the
+        numbers are."""
         errors, held = [], []
         for name, begin in ((f"days.1{view}.csv", 0), (f"days{view}.csv", self.horizon)):
             with (self.folder / name).open(encoding="utf-8") as file:
                 for row in csv.DictReader(file):
                     first = (date.fromisoformat(row["start"][:10]) - self.start).days
-                    truth = self.counted[first : begin + int(row["tick"]), ALL.index(row["cell"])].sum()
+                    truth = self.counted[
+                        first : begin + int(row["tick"]), ALL.index(row["cell"])
+                    ].sum()
                     errors.append(float(row["value"]) - truth)
                     held.append(float(row["low"]) <= truth <= float(row["high"]))
         rms = float(np.sqrt(np.mean(np.square(errors))))

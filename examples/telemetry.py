@@ -1,8 +1,10 @@
-"""App telemetry with keys nobody listed: which errors do users see, without publishing what one user alone saw?
+"""App telemetry with keys nobody listed: which errors do users see, without publishing what one
+user alone saw?
 
     python examples/telemetry.py [folder]
 
-Synthetic data: 40 error codes that many users see, and 3,000 messages that one user each sees (a file name).
+Synthetic data: 40 error codes that many users see, and 3,000 messages that one user each sees (a
+file name).
 """
 
 from __future__ import annotations
@@ -19,11 +21,14 @@ DAYS, COMMON, LONELY = 60, 40, 3_000
 
 
 def crashes(seed: int = 7) -> list[list[str]]:
-    """Crash messages of each day: common ones by Zipf's law, and messages that occur once in all."""
+    """Crash messages of each day: common ones by Zipf's law, and messages that occur once in
+    all."""
     generator = np.random.default_rng(seed)
     shares = 1 / np.arange(1, COMMON + 1)
     shares /= shares.sum()
-    days = [[f"E{code:02d}" for code in generator.choice(COMMON, 400, p=shares)] for _ in range(DAYS)]
+    days = [
+        [f"E{code:02d}" for code in generator.choice(COMMON, 400, p=shares)] for _ in range(DAYS)
+    ]
     for number, day in enumerate(generator.integers(0, DAYS, LONELY)):
         days[day].append(f"cannot open /home/user-{number}/diary.txt")
     return days
@@ -36,9 +41,15 @@ def main(folder: Path) -> None:
     last = stream.run(days)[-1]
     public = [label for label in last.labels if label not in ("total", "other")]
     lonely = [key for key in public if key.startswith("cannot")]
-    print(f"{DAYS} days: {len(public)} of {COMMON} common errors are public, of {LONELY:,} lonely ones {len(lonely)}")
+    print(
+        f"{DAYS} days: {len(public)} of {COMMON} common errors are public, of {LONELY:,} lonely "
+        f"ones {len(lonely)}"
+    )
     total, other = last.values[0], last.values[1]
-    print(f"all crashes {total:,.0f}, of them in no public key {other:,.0f} (truth {sum(map(len, days)):,})")
+    print(
+        f"all crashes {total:,.0f}, of them in no public key {other:,.0f} (truth "
+        f"{sum(map(len, days)):,})"
+    )
 
     truth = {key: sum(day.count(key) for day in days) for key in public}
     order = sorted(public, key=lambda key: -truth[key])
@@ -59,10 +70,19 @@ def main(folder: Path) -> None:
         color=COLOURS[0],
         label="published, 95 %",
     )
-    axes.plot(range(len(order)), [truth[key] for key in order], "_", color=COLOURS[1], markersize=8, label="true")
+    axes.plot(
+        range(len(order)),
+        [truth[key] for key in order],
+        "_",
+        color=COLOURS[1],
+        markersize=8,
+        label="true",
+    )
     axes.set_yscale("log")
     axes.set_xticks(range(len(order)), order, rotation=90, fontsize=7)
-    axes.set_title(f"Crashes by message after {DAYS} days (synthetic data, ε = 1, δ = 1e-7)", loc="left")
+    axes.set_title(
+        f"Crashes by message after {DAYS} days (synthetic data, ε = 1, δ = 1e-7)", loc="left"
+    )
     axes.legend(frameon=False)
     save(axes, folder / "telemetry.png")
     print(stream.guarantee)

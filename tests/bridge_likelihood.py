@@ -13,11 +13,15 @@ REACH = 3000
 """Sums of the children of a block that are looked at; their probability falls like e^(−0.1·sum)."""
 
 
-def log_likelihood(bridge: Bridge, rates: list[np.ndarray], released: np.ndarray, truth: np.ndarray) -> float:
-    """ln P(release | truth), exactly up to a constant: `released` in units of 2^−bits, before rounding.
+def log_likelihood(
+    bridge: Bridge, rates: list[np.ndarray], released: np.ndarray, truth: np.ndarray
+) -> float:
+    """ln P(release | truth), exactly up to a constant: `released` in units of 2^−bits, before
+    rounding.
 
-    All boundaries are ticks, so the noise at both ends of every block is known, and one whole number per block is not:
-    the miss D at its end. Given D all children are known, if they are whole numbers.
+    All boundaries are ticks, so the noise at both ends of every block is known, and one whole
+    number per block is not: the miss D at its end. Given D all children are known, if they are
+    whole numbers.
     """
     one = bridge._one
     ends = [0, *(released - (truth << bridge.bits)).tolist()]
@@ -34,7 +38,8 @@ def log_likelihood(bridge: Bridge, rates: list[np.ndarray], released: np.ndarray
                 total -= float(rate @ np.abs(np.diff(at) // unit))
                 continue
             alpha = split.alpha[block].tolist()
-            # boundary i: one·at_i = one·(at_0 + P_i) − (one − a_i)·D, in units of the last level; D = at_0 + P_k − at_k
+            # boundary i: one·at_i = one·(at_0 + P_i) − (one − a_i)·D, in units of the last level;
+            # D = at_0 + P_k − at_k
             misses = at[0] - at[-1] + unit * np.arange(-REACH, REACH + 1)
             sums = [(one * (at[i] - at[0]) + (one - alpha[i]) * misses) for i in range(k + 1)]
             sums[0] = 0 * misses

@@ -1,4 +1,5 @@
-"""What lives that are killed need not calculate again, besides what `loaded_doors` loads: fits of noise."""
+"""What lives that are killed need not calculate again, besides what `loaded_doors` loads: fits of
+noise."""
 
 from __future__ import annotations
 

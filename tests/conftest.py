@@ -90,14 +90,17 @@ def pytest_configure(config: pytest.Config) -> None:
     for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME"):
         os.environ.pop(name, None)
     os.environ["HOME"] = str(config.stash[HOMES][2])
-    # Nothing is asked over TLS: each client would read the certificates of a hundred authorities first.
+    # Nothing is asked over TLS: each client would read the certificates of a hundred authorities
+    # first.
     os.environ.pop("SSL_CERT_FILE", None)
     os.environ["SSL_CERT_DIR"] = os.environ["HOME"]
-    # Tests kill processes, never the machine: files in memory are as good, and a sync of them costs nothing.
+    # Tests kill processes, never the machine: files in memory are as good, and a sync of them costs
+    # nothing.
     memory = Path("/dev/shm")
     if os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > 4 * 2**30:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(memory))
-    # Several workers share the cores, and the threads of small matrix products wait for each other by spinning.
+    # Several workers share the cores, and the threads of small matrix products wait for each other
+    # by spinning.
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     # What a test starts need not compile the package again, nor a second run the tests.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -117,11 +120,15 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         return None
     if "not slow" in chosen:
         return listed(collection_path) or None
-    return (not listed(collection_path) and not re.search(r"mark\.slow|\bspark\b", collection_path.read_text())) or None
+    return (
+        not listed(collection_path)
+        and not re.search(r"mark\.slow|\bspark\b", collection_path.read_text())
+    ) or None
 
 
 def pytest_collection_finish() -> None:
-    """A collector that looked at each of some thousand tests again would take longer than many of them."""
+    """A collector that looked at each of some thousand tests again would take longer than many of
+    them."""
     gc.freeze()
     gc.enable()
     atexit.register(gc.unfreeze)  # DuckDB looks at the end whether all of its own was given back
@@ -137,12 +144,17 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     real, before, _ = session.config.stash[HOMES]
     left = sorted(state_files(real) - before)
     if left:
-        print(f"\nFAILED: {len(left)} files were left in {real} while the tests ran: {', '.join(left[:5])}")
+        print(
+            "\n"
+            f"FAILED: {len(left)} files were left in {real} while the tests ran: "
+            f"{', '.join(left[:5])}"
+        )
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the tests of slow files and of Spark into their tier, Spark's first: one worker has them all, and one JVM."""
+    """Put the tests of slow files and of Spark into their tier, Spark's first: one worker has them
+    all, and one JVM."""
     with_spark = {item for item in items if "spark" in getattr(item, "fixturenames", ())}
     items.sort(key=lambda item: item not in with_spark)
     for item in items:
@@ -152,7 +164,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def ctrl_c() -> Iterator[None]:
-    """Ctrl-C interrupts, here and in programs that the test starts: a shell's `… &` makes its programs ignore it."""
+    """Ctrl-C interrupts, here and in programs that the test starts: a shell's `… &` makes its
+    programs ignore it."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -160,7 +173,8 @@ def ctrl_c() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
-    """A PostgreSQL of the tests' own, one for all of them: each test asks it for a fresh database."""
+    """A PostgreSQL of the tests' own, one for all of them: each test asks it for a fresh
+    database."""
     from serving import Postgres
 
     made = Postgres()
@@ -188,13 +202,15 @@ def why_no_spark() -> str | None:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """One Spark session on two threads for all tests of a process: shards are closed side by side."""
+    """One Spark session on two threads for all tests of a process: shards are closed side by
+    side."""
     reason = why_no_spark()
     if reason:
         pytest.skip(reason)
     from evercount.spark import open_session
 
-    os.environ["EVERCOUNT_SECRET"] = ROOT_SECRET  # before the JVM starts: its Python workers inherit it
+    # before the JVM starts: its Python workers inherit it
+    os.environ["EVERCOUNT_SECRET"] = ROOT_SECRET
     folder = tmp_path_factory.mktemp("spark")
     (folder / "events").mkdir()
     options = {
@@ -211,8 +227,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         "spark.eventLog.compress": "false",
         "spark.eventLog.dir": (folder / "events").as_uri(),
     }
-    # the jobs are short: a compiler that starts at once, with room for all it makes, and no threads for the memory
-    java = "--driver-java-options '-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m'"
+    # the jobs are short: a compiler that starts at once, with room for all it makes, and no threads
+    # for the memory
+    java = (
+        "--driver-java-options '-XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
+        "-XX:ReservedCodeCacheSize=240m'"
+    )
     arguments = " ".join(f"--conf {name}={value}" for name, value in options.items())
     os.environ["PYSPARK_SUBMIT_ARGS"] = f"{java} {arguments} pyspark-shell"
     with warnings.catch_warnings():
@@ -234,16 +254,22 @@ def nats_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def lives(request: pytest.FixtureRequest) -> Any:
-    """A server whose children have all modules loaded, and no thread or connection of an earlier life.
+    """A server whose children have all modules loaded, and no thread or connection of an earlier
+    life.
 
-    A process has one such server, and only its first user says what is loaded: all tests that kill share this one.
+    A process has one such server, and only its first user says what is loaded: all tests that kill
+    share this one.
     """
     from kill_doors import is_loaded
 
     server = multiprocessing.get_context("forkserver")
-    fast = "not slow" in request.config.option.markexpr  # there nothing of what is calculated is killed
-    server.set_forkserver_preload(["loaded_doors"] if fast else ["loaded_doors", "calculated_doors"])
-    with pytest.MonkeyPatch.context() as patch:  # the server does not take over where we look for modules
+    # there nothing of what is calculated is killed
+    fast = "not slow" in request.config.option.markexpr
+    server.set_forkserver_preload(
+        ["loaded_doors"] if fast else ["loaded_doors", "calculated_doors"]
+    )
+    # the server does not take over where we look for modules
+    with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
         process = server.Process(target=is_loaded)
         process.start()

@@ -1,7 +1,8 @@
-"""Neighbouring streams of T ticks, from the words of the guarantee (`privacy/guarantee_text.py`) and from nothing else.
+"""Neighbouring streams of T ticks, from the words of the guarantee (`privacy/guarantee_text.py`)
+and from nothing else.
 
-Queries are asked only to count (`encode`). Their claims, those of budgets and the caps of streams are not looked at:
-what a budget protects is enumerated here once more, in plain Python.
+Queries are asked only to count (`encode`). Their claims, those of budgets and the caps of streams
+are not looked at: what a budget protects is enumerated here once more, in plain Python.
 """
 
 from __future__ import annotations
@@ -58,11 +59,14 @@ def _reach(query: Query, budget: Budget) -> Reach:
         )
 
     l1 = audit(np.eye(T)).l1
-    return Reach(lambda right: float(audit(right).findings[0].found), 0.0 if l1 is None else l1.found, None)
+    return Reach(
+        lambda right: float(audit(right).findings[0].found), 0.0 if l1 is None else l1.found, None
+    )
 
 
 def _events_of_unit(budget: Budget) -> int:
-    """How many events of one id count at most, in one period: in a stream of T ticks with one event in each."""
+    """How many events of one id count at most, in one period: in a stream of T ticks with one event
+    in each."""
     ticks = min(T, budget.period if isinstance(budget.period, int) else T, budget.max_ticks or T)
     return min(ticks * (budget.max_per_tick or T), budget.max_events or T, T)
 
@@ -86,13 +90,17 @@ def _of_pairs(query: Query, budget: Budget, pairs: Sequence[Pair]) -> Reach:
     return Reach(norm, float(apart.max()), pairs[int(apart.argmax())])
 
 
-# -- what is counted -------------------------------------------------------------------------------------------------
+# -- what is counted -------------------------------------------------------------------------------
 
 
 def increments(query: Query, budget: Budget, rows: Rows) -> FloatArray:
     """What each tick adds, in real units, shape (T, cells)."""
     ticks = [ticks_of(query, tick) for tick in capped(budget, rows)]
-    known = query if query.discovery is None else query.discovery.with_known_keys(events_of(query).events)
+    known = (
+        query
+        if query.discovery is None
+        else query.discovery.with_known_keys(events_of(query).events)
+    )
     made: FloatArray = known.encode_run(known.initial_state(), ticks)[0] * known.grid
     return made
 
@@ -106,7 +114,8 @@ def ticks_of(query: Query, tick: Sequence[Row]) -> Any:
 
 
 def capped(budget: Budget, rows: Rows) -> Rows:
-    """Of each user and period the first ticks in which they have an event, the first events there, the first in all."""
+    """Of each user and period the first ticks in which they have an event, the first events there,
+    the first in all."""
     came: dict[tuple[str, int], list[int]] = {}
     in_tick, in_all = Counter[Any](), Counter[Any]()
     kept = []
@@ -130,7 +139,7 @@ def capped(budget: Budget, rows: Rows) -> Rows:
     return tuple(kept)
 
 
-# -- who are neighbours ----------------------------------------------------------------------------------------------
+# -- who are neighbours ----------------------------------------------------------------------------
 
 
 def _neighbours(query: Query, budget: Budget) -> Iterator[Pair]:
@@ -142,7 +151,8 @@ def _neighbours(query: Query, budget: Budget) -> Iterator[Pair]:
 
 
 def _of_events(query: Query, replaced: bool) -> Iterator[Pair]:
-    """One event is absent, or another one in its place. What came before in its tick may matter: other events."""
+    """One event is absent, or another one in its place. What came before in its tick may matter:
+    other events."""
     rows = _rows_of_events(query)
     around = [(), *((row,) for row in rows)] if query.whole_ticks else [()]
     for tick, before, after, row in product(range(T), around, around, rows):
@@ -154,24 +164,30 @@ def _of_events(query: Query, replaced: bool) -> Iterator[Pair]:
 
 
 def _of_places(query: Query, budget: Budget) -> Iterator[Pair]:
-    """Everything of one id in one period is absent, or each of its events any other one in its place."""
+    """Everything of one id in one period is absent, or each of its events any other one in its
+    place."""
     events = [event for _, event in _rows_of_events(query)]
     for inside in _periods(budget):
         for numbers in product(range(3), repeat=len(inside)):
             if not 0 < sum(numbers) <= MOST_EVENTS:
                 continue
-            made = [_placed(inside, numbers, chosen) for chosen in product(events, repeat=sum(numbers))]
+            made = [
+                _placed(inside, numbers, chosen) for chosen in product(events, repeat=sum(numbers))
+            ]
             yield from product(made, [QUIET] if budget.adjacency == "add-remove" else made)
 
 
 def _placed(inside: range, numbers: Sequence[int], chosen: Sequence[Any]) -> Rows:
     rest = iter(chosen)
     number_in = dict(zip(inside, numbers, strict=True))
-    return tuple(tuple(("u", next(rest)) for _ in range(number_in.get(tick, 0))) for tick in range(T))
+    return tuple(
+        tuple(("u", next(rest)) for _ in range(number_in.get(tick, 0))) for tick in range(T)
+    )
 
 
 def _of_ids(query: Query, budget: Budget) -> Iterator[Pair]:
-    """Everything under one id in one period is absent, or anything under one id that occurs nowhere else."""
+    """Everything under one id in one period is absent, or anything under one id that occurs nowhere
+    else."""
     contents = [None, *dict.fromkeys(event for _, event in _rows_of_events(query))]
     own = [*_histories("u", contents, range(T))]
     for inside in _periods(budget):
@@ -187,7 +203,9 @@ def _of_ids(query: Query, budget: Budget) -> Iterator[Pair]:
 def _histories(user: str, contents: Sequence[Any], inside: range) -> Iterator[Rows]:
     for chosen in product(contents, repeat=len(inside)):
         event_in = dict(zip(inside, chosen, strict=True))
-        yield tuple(() if event_in.get(tick) is None else ((user, event_in[tick]),) for tick in range(T))
+        yield tuple(
+            () if event_in.get(tick) is None else ((user, event_in[tick]),) for tick in range(T)
+        )
 
 
 def _periods(budget: Budget) -> list[range]:
@@ -201,7 +219,8 @@ def _at(tick: int, rows: tuple[Row, ...]) -> Rows:
 
 def _rows_of_events(query: Query) -> list[Row]:
     """Events with the users that have them: those whom they name, or one."""
-    if query.event_number is not None:  # there is one kind of event: replaced by another one it is the same
+    # there is one kind of event: replaced by another one it is the same
+    if query.event_number is not None:
         return [("u", 1)]
     events = [event for event in events_of(query).events if event != ()]
     if query.people is None:

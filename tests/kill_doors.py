@@ -1,4 +1,5 @@
-"""Doors that die: each function brings one door as far as it comes, from wherever an earlier life has left it.
+"""Doors that die: each function brings one door as far as it comes, from wherever an earlier life
+has left it.
 
 Spark's driver is spark_driver.py.
 """
@@ -45,7 +46,10 @@ KINDS: dict[str, dict[str, Any]] = {
         "columns": {"time": "ts", "user": "who"},
     },
     "person-days": {"budget": {**PERSON, "max_per_tick": 1, "period": 1}, "columns": ORDERED},
-    "three events of a person in two hours": {"budget": {**PERSON, "max_events": 3, "period": 2}, "columns": ORDERED},
+    "three events of a person in two hours": {
+        "budget": {**PERSON, "max_events": 3, "period": 2},
+        "columns": ORDERED,
+    },
 }
 """What a stream is, besides `TABLE`."""
 Row = dict[str, Any]
@@ -87,7 +91,9 @@ def recomputed(kind: str, rows: list[Row]) -> Released:
         tick = hour_of(row)
         if budget.unit == "user" and query.people is None:
             before = kept.setdefault((row["who"], (tick - 1) // budget.period), [])
-            if len(before) >= (budget.max_events or EVENTS) or before.count(tick) >= (budget.max_per_tick or EVENTS):
+            if len(before) >= (budget.max_events or EVENTS) or before.count(tick) >= (
+                budget.max_per_tick or EVENTS
+            ):
                 continue
             before.append(tick)
         ticks[tick - 1].append(row["who"] if query.people is not None else row["key"])
@@ -102,7 +108,9 @@ def by_tick(tables: Iterable[Any]) -> Released:
     found: Released = []
     for table in tables:
         columns = table.columns()
-        for tick, cell, value in zip(*(columns[name].tolist() for name in ("tick", "cell", "value")), strict=True):
+        for tick, cell, value in zip(
+            *(columns[name].tolist() for name in ("tick", "cell", "value")), strict=True
+        ):
             if tick > len(found):
                 found.append({})
             found[tick - 1][cell] = value
@@ -144,7 +152,9 @@ def service(folder: Path, kind: str, _address: str) -> None:
                 | ({"user": row["who"]} if columns.user else {})
                 for row in inside[start : start + 4]
             ]
-            batch = replace(read_batch(declaration, json.dumps(sent).encode()), key=f"{tick} {start}")
+            batch = replace(
+                read_batch(declaration, json.dumps(sent).encode()), key=f"{tick} {start}"
+            )
             (answer,) = store.accept([batch], now)
             assert isinstance(answer, Accepted), answer
         store.close_ticks(live, 1, now)
@@ -162,7 +172,9 @@ def log(folder: Path, kind: str, address: str) -> None:
     store = Store(folder / "log.db")
     store.declare(declaration, declaration.schedule.begin / 1e6, SECRET)
     source = LogAddress.parse(address).open()
-    consumer = consume_log.LogConsumer(source, declaration, store, folder, 0, rejects=folder / "bad.jsonl")
+    consumer = consume_log.LogConsumer(
+        source, declaration, store, folder, 0, rejects=folder / "bad.jsonl"
+    )
     for tick in range(store.find("visits").closed + 1, TICKS + 1):
         consumer.round(declaration.schedule.start_of(tick + 1))
     consumer.close()

@@ -1,4 +1,5 @@
-"""The exact law of the first releases of a pure stream: discrete Laplace numbers through whole-number rows of L."""
+"""The exact law of the first releases of a pure stream: discrete Laplace numbers through
+whole-number rows of L."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ LARGEST_BOX = 4_000_000
 
 
 def first_law(claim: Claim, ticks: int, grid: float = 1.0) -> tuple[FloatArray, int]:
-    """(probabilities, radius): the joint law of the noise of the first `ticks` ticks on [−radius, radius]^ticks."""
+    """(probabilities, radius): the joint law of the noise of the first `ticks` ticks on [−radius,
+    radius]^ticks."""
     rows = claim.left[:ticks]
     if claim.cost is None or not np.array_equal(rows, np.rint(rows)):
         raise ParameterError("the exact law is computed for pure trees whose L holds whole numbers")
@@ -26,7 +28,8 @@ def first_law(claim: Claim, ticks: int, grid: float = 1.0) -> tuple[FloatArray, 
     radius = farthest * max(1, max(sum(abs(c[row]) for c in columns) for row in range(ticks)))
     if (2 * radius + 1) ** ticks > LARGEST_BOX:
         raise ParameterError(
-            f"the law of {ticks} ticks needs a box of {2 * radius + 1}^{ticks} points: take fewer ticks"
+            f"the law of {ticks} ticks needs a box of {2 * radius + 1}^{ticks} points: take fewer "
+            "ticks"
         )
     law = np.zeros((2 * radius + 1,) * ticks)
     law[(radius,) * ticks] = 1.0
@@ -51,10 +54,11 @@ def _shift(law: FloatArray, by: tuple[int, ...]) -> FloatArray:
 
 
 def exact_epsilon(claim: Claim, ticks: int, difference: FloatArray, grid: float = 1.0) -> float:
-    """The largest |log-ratio| of the law of the first ticks against itself moved by `difference` (one per tick).
+    """The largest |log-ratio| of the law of the first ticks against itself moved by `difference`
+    (one per tick).
 
-    **Guarantee.** Up to rounding it is the ε that these releases alone spend on a pair of neighbours whose sums differ
-    by `difference`; outcomes rarer than 1e-12 are left out. Test:
+    **Guarantee.** Up to rounding it is the ε that these releases alone spend on a pair of
+    neighbours whose sums differ by `difference`; outcomes rarer than 1e-12 are left out. Test:
     tests/audit/test_mechanism.py::test_exact_law_of_the_first_ticks.
     """
     law, _ = first_law(claim, ticks, grid)

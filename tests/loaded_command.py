@@ -1,6 +1,8 @@
-"""`evercount` in a shell, from a server that has the package loaded: every command is a process of its own, forked.
+"""`evercount` in a shell, from a server that has the package loaded: every command is a process of
+its own, forked.
 
-A page of the documentation starts dozens of commands, and each would load the package for longer than it works.
+A page of the documentation starts dozens of commands, and each would load the package for longer
+than it works.
 """
 
 from __future__ import annotations
@@ -48,10 +50,13 @@ os._exit(status)
 
 
 def write_shims(folder: Path, address: Path) -> None:
-    """`evercount` and `python` for a folder in PATH; what Python shall run that is not ours goes to the real one."""
+    """`evercount` and `python` for a folder in PATH; what Python shall run that is not ours goes to
+    the real one."""
     for name in ("evercount", "python"):
         shim = folder / name
-        shim.write_text(SHIM.format(python=sys.executable, name=name, address=str(address)), encoding="utf-8")
+        shim.write_text(
+            SHIM.format(python=sys.executable, name=name, address=str(address)), encoding="utf-8"
+        )
         shim.chmod(0o755)
 
 
@@ -103,7 +108,8 @@ def begin(request: list[Any], files: list[int]) -> None:
 
 
 def serve(listening: socket.socket) -> None:
-    """Fork one process for each command. A shim that is killed takes its command with it, by the same kill."""
+    """Fork one process for each command. A shim that is killed takes its command with it, by the
+    same kill."""
     for name in ("duckdb", "evercount.planning.compare", "evercount.examples.patients"):
         with suppress(ImportError):  # an extra: pages that need it say so
             importlib.import_module(name)
@@ -146,7 +152,11 @@ def serve(listening: socket.socket) -> None:
                         if line in ready.get_map():
                             ready.unregister(line)
                             with suppress(OSError):  # the shim was killed meanwhile
-                                line.send(os.waitstatus_to_exitcode(status).to_bytes(2, "big", signed=True))
+                                line.send(
+                                    os.waitstatus_to_exitcode(status).to_bytes(
+                                        2, "big", signed=True
+                                    )
+                                )
                         line.close()
                 elif running.get(key.data) is line:
                     number = line.recv(1)

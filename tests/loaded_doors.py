@@ -19,6 +19,12 @@ for name in (
     "store",
 ):
     importlib.import_module(f"evercount.{name}")
-for name in ("deltalake", "pyiceberg.catalog.sql", "evercount.files.published", "psycopg", "pytest"):
+for name in (
+    "deltalake",
+    "pyiceberg.catalog.sql",
+    "evercount.files.published",
+    "psycopg",
+    "pytest",
+):
     with suppress(ImportError):  # extras: tests of what is not installed say that they skip
         importlib.import_module(name)

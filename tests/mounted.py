@@ -49,7 +49,9 @@ def fill(folder: Path, free: int = 0) -> Path:
 
 
 def _mount(*arguments: object) -> None:
-    done = subprocess.run(["mount", *map(str, arguments)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["mount", *map(str, arguments)], capture_output=True, text=True, check=False
+    )
     if done.returncode:
         pytest.skip(f"this user or machine cannot mount: {done.stderr.strip()}")
 

@@ -1,8 +1,9 @@
 """Neighbouring streams over a finite universe of events, and how far apart a query puts them.
 
-A stream is a tuple of ticks, a tick a tuple of events. Neighbours differ in one event (or in at most `changed`): it is
-absent (add-remove; or it is `noop`, where that is given) or any other event of the universe (replace), at its own
-place. For add-remove only pairs (longer, shorter) are made: the norm below is symmetric.
+A stream is a tuple of ticks, a tick a tuple of events. Neighbours differ in one event (or in at
+most `changed`): it is absent (add-remove; or it is `noop`, where that is given) or any other event
+of the universe (replace), at its own place. For add-remove only pairs (longer, shorter) are made:
+the norm below is symmetric.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ MOST_REMEMBERED = 2**25
 def change_norm(one: npt.ArrayLike, other: npt.ArrayLike, grid: float = 1.0) -> float:
     """Σ_cells (P² + N²) of the change between two encoded streams of shape (ticks, cells).
 
-    P and N are the sums over ticks of the positive and of the negative parts of a cell's change. Its square root obeys
-    the triangle inequality: see `queries/user_cap.proof.md`.
+    P and N are the sums over ticks of the positive and of the negative parts of a cell's change.
+    Its square root obeys the triangle inequality: see `queries/user_cap.proof.md`.
     """
     change = _change(one, other)
     positive = np.maximum(change, 0.0).sum(axis=0)
@@ -41,7 +42,9 @@ def change_norm(one: npt.ArrayLike, other: npt.ArrayLike, grid: float = 1.0) -> 
     return float((positive**2 + negative**2).sum()) * grid**2
 
 
-def factored_norm(R: FloatArray, one: npt.ArrayLike, other: npt.ArrayLike, grid: float = 1.0) -> float:
+def factored_norm(
+    R: FloatArray, one: npt.ArrayLike, other: npt.ArrayLike, grid: float = 1.0
+) -> float:
     """‖R(X−X′)‖_F² of two encoded streams of shape (ticks, cells)."""
     change = _change(one, other)
     return float(np.square(np.asarray(R)[:, : len(change)] @ change).sum()) * grid**2
@@ -50,7 +53,9 @@ def factored_norm(R: FloatArray, one: npt.ArrayLike, other: npt.ArrayLike, grid:
 def _change(one: npt.ArrayLike, other: npt.ArrayLike) -> FloatArray:
     first, second = np.atleast_2d(np.asarray(one)), np.atleast_2d(np.asarray(other))
     if first.shape != second.shape:
-        raise ParameterError(f"the two streams have different shapes, {first.shape} and {second.shape}.")
+        raise ParameterError(
+            f"the two streams have different shapes, {first.shape} and {second.shape}."
+        )
     change: FloatArray = (second - first).astype(np.float64)
     return change
 
@@ -62,7 +67,12 @@ def all_streams(universe: Sequence[Any], ticks: int, per_tick: int = 1) -> Itera
 
 
 def neighbours_of(
-    stream: Stream, universe: Sequence[Any], adjacency: Adjacency, *, noop: Any = ABSENT, changed: int = 1
+    stream: Stream,
+    universe: Sequence[Any],
+    adjacency: Adjacency,
+    *,
+    noop: Any = ABSENT,
+    changed: int = 1,
 ) -> Iterator[Stream]:
     """Every neighbour of one stream that differs in exactly `changed` events."""
     _check(adjacency)
@@ -71,7 +81,9 @@ def neighbours_of(
         if adjacency == "add-remove":
             yield _edited(stream, dict.fromkeys(chosen, noop))
             continue
-        options = [[event for event in universe if not _same(event, stream[t][i])] for t, i in chosen]
+        options = [
+            [event for event in universe if not _same(event, stream[t][i])] for t, i in chosen
+        ]
         for events in product(*options):
             yield _edited(stream, dict(zip(chosen, events, strict=True)))
 
@@ -85,7 +97,8 @@ def all_neighbours(
     noop: Any = ABSENT,
     changed: int = 1,
 ) -> Iterator[tuple[Stream, Stream]]:
-    """Every neighbouring pair of streams with `per_tick` events in each tick (of the longer stream)."""
+    """Every neighbouring pair of streams with `per_tick` events in each tick (of the longer
+    stream)."""
     for stream in all_streams(universe, ticks, per_tick):
         for neighbour in neighbours_of(stream, universe, adjacency, noop=noop, changed=changed):
             yield stream, neighbour
@@ -104,8 +117,8 @@ def random_neighbours(
 ) -> Iterator[tuple[Stream, Stream]]:
     """`samples` random pairs, biased towards the repetitive streams that make large changes.
 
-    Each stream draws its own small part of the universe and its own period, so that constant and periodic streams come
-    up as often as irregular ones.
+    Each stream draws its own small part of the universe and its own period, so that constant and
+    periodic streams come up as often as irregular ones.
     """
     _check(adjacency)
     draw = random.Random(seed)  # a search, no noise: any seed is good
@@ -115,7 +128,10 @@ def random_neighbours(
         period = draw.choice((1, 2, 3, len(places)))
         pattern = [draw.choice(part) for _ in range(period)]
         flip = draw.choice((0.0, 0.1, 0.5))
-        events = [draw.choice(universe) if draw.random() < flip else pattern[i % period] for i in range(len(places))]
+        events = [
+            draw.choice(universe) if draw.random() < flip else pattern[i % period]
+            for i in range(len(places))
+        ]
         stream = tuple(tuple(events[t * per_tick : (t + 1) * per_tick]) for t in range(ticks))
         chosen = draw.sample(places, min(changed, len(places)))
         if adjacency == "add-remove":
@@ -149,7 +165,7 @@ def _check(adjacency: Adjacency) -> None:
     check_name("adjacency", adjacency, ("add-remove", "replace"))
 
 
-# -- the search ------------------------------------------------------------------------------------------------
+# -- the search ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -162,7 +178,9 @@ class Worst:
     exhaustive: bool
 
 
-def count_pairs(universe: Sequence[Any], ticks: int, adjacency: Adjacency, *, per_tick: int = 1) -> int:
+def count_pairs(
+    universe: Sequence[Any], ticks: int, adjacency: Adjacency, *, per_tick: int = 1
+) -> int:
     """How many pairs `all_neighbours` makes."""
     _check(adjacency)
     places = ticks * per_tick
@@ -181,18 +199,23 @@ def worst_pair(
 ) -> Worst:
     """The pair with the largest Σ(P²+N²), or with the largest ‖R(X−X′)‖² when R is given.
 
-    `as_tick` turns a tuple of events into what the query takes as a tick. Pairs with a stream that the query refuses
-    are skipped: they are not legal neighbours. `progress` is called with the number of pairs done so far.
+    `as_tick` turns a tuple of events into what the query takes as a tick. Pairs with a stream that
+    the query refuses are skipped: they are not legal neighbours. `progress` is called with the
+    number of pairs done so far.
     """
     encoded: dict[Hashable, tuple[Stream, IntArray | None]] = {}
 
     def encode(stream: Stream) -> IntArray | None:
-        key = tuple(tuple(map(id, tick)) for tick in stream)  # the stream is kept, so that no object takes another's id
+        # the stream is kept, so that no object takes another's id
+        key = tuple(tuple(map(id, tick)) for tick in stream)
         if key not in encoded:
             if len(encoded) * len(stream) * query.cells > MOST_REMEMBERED:
                 encoded.clear()
             try:
-                encoded[key] = stream, query.encode_run(query.initial_state(), [as_tick(t) for t in stream])[0]
+                encoded[key] = (
+                    stream,
+                    query.encode_run(query.initial_state(), [as_tick(t) for t in stream])[0],
+                )
             except InputError:
                 encoded[key] = stream, None
         return encoded[key][1]
@@ -206,7 +229,9 @@ def worst_pair(
         if first is None or second is None:
             continue
         grid = query.grid
-        norm = change_norm(first, second, grid) if R is None else factored_norm(R, first, second, grid)
+        norm = (
+            change_norm(first, second, grid) if R is None else factored_norm(R, first, second, grid)
+        )
         if norm > value:
             value, best = norm, (one, other)
     return Worst(value, best, tried, exhaustive)

@@ -1,4 +1,5 @@
-"""Helpers of the store's and the service's tests: a served service, and a PostgreSQL of the tests' own."""
+"""Helpers of the store's and the service's tests: a served service, and a PostgreSQL of the tests'
+own."""
 
 from __future__ import annotations
 
@@ -80,8 +81,9 @@ def served(service: Service, *proxies: str) -> Iterator[httpx.Client]:
 
 
 def free_port() -> int:
-    """A port for a program that must be told one. It stays bound here, so that the system gives it to nobody else,
-    while a program that sets SO_REUSEADDR, as servers do, may listen on it, also a second time."""
+    """A port for a program that must be told one. It stays bound here, so that the system gives it
+    to nobody else, while a program that sets SO_REUSEADDR, as servers do, may listen on it, also a
+    second time."""
     held = socket.socket()
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     held.bind(("127.0.0.1", 0))
@@ -118,8 +120,12 @@ class Postgres:
 
     def start(self) -> None:
         """Start, and wait until it answers."""
-        # Processes are killed here, never the machine: what the kernel holds is safe, and a start need not sync files.
-        options = f"-p {self.port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={self.folder} -c fsync=off"
+        # Processes are killed here, never the machine: what the kernel holds is safe, and a start
+        # need not sync files.
+        options = (
+            f"-p {self.port} -c listen_addresses=127.0.0.1 -c "
+            f"unix_socket_directories={self.folder} -c fsync=off"
+        )
         log = self.folder / "log"
         self.run("pg_ctl", "-D", self.folder / "data", "-l", log, "-w", "-o", options, "start")
 

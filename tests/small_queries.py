@@ -1,4 +1,5 @@
-"""A small query of every kind in the registry, and legal events for it: no test over all queries can forget one."""
+"""A small query of every kind in the registry, and legal events for it: no test over all queries
+can forget one."""
 
 from __future__ import annotations
 
@@ -10,7 +11,14 @@ import numpy as np
 from evercount._validate import FloatArray
 from evercount.audit.universes import universe
 from evercount.errors import InputError
-from evercount.queries import EXAMPLE_PARAMETERS, QUERIES, Query, Substrings, build_query, register_encoder
+from evercount.queries import (
+    EXAMPLE_PARAMETERS,
+    QUERIES,
+    Query,
+    Substrings,
+    build_query,
+    register_encoder,
+)
 
 TICKS = 6
 
@@ -30,7 +38,11 @@ SMALL: dict[str, dict[str, Any]] = {
     }
     for name in QUERIES
 } | {
-    "prefix": {"encode": "contract: even and odd", "cells": 2, "sensitivity": {"add-remove": 1.0, "replace": 2.0}},
+    "prefix": {
+        "encode": "contract: even and odd",
+        "cells": 2,
+        "sensitivity": {"add-remove": 1.0, "replace": 2.0},
+    },
 }
 
 
@@ -54,16 +66,22 @@ def events_of(query: Query, number: int = TICKS) -> list[list[Any]]:
     known = universe(query)
     events = list(known.events)
     if query.initial_state() is not None and query.rows is None and len(events) > 3:
-        events = list({tuple(event[:2]) if isinstance(event, tuple) else event: event for event in events}.values())
+        events = list(
+            {
+                tuple(event[:2]) if isinstance(event, tuple) else event: event for event in events
+            }.values()
+        )
         draw.shuffle(events)
         return [[events.pop()] if events and draw.random() < 0.7 else [] for _ in range(number)]
     return [[draw.choice(events) for _ in range(draw.randrange(3))] for _ in range(number)]
 
 
 def exact_substring_sensitivity(query: Substrings, gram: FloatArray) -> float:
-    """Largest ‖R(X−X′)‖² over replace-neighbours when every tick is one letter, U ≥ 2: `substrings.proof.md`, 4.
+    """Largest ‖R(X−X′)‖² over replace-neighbours when every tick is one letter, U ≥ 2:
+    `substrings.proof.md`, 4.
 
-    `gram` is RᵀR. It is at most c²·S, usually less, because the changed ticks are not the same tick.
+    `gram` is RᵀR. It is at most c²·S, usually less, because the changed ticks are not the same
+    tick.
     """
     weights, totals = query.weights or (1,) * query.parameters()["max_length"], []
     for changed in range(1, len(gram) + 1):

@@ -1,6 +1,7 @@
 """A driver of Spark that dies, JVM and all, or whose executors die.
 
-Run as a program this file is the driver. It dies by SIGKILL at a chosen step of its work with the store and with Spark.
+Run as a program this file is the driver. It dies by SIGKILL at a chosen step of its work with the
+store and with Spark.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ PATIENCE = 1800
 """Seconds after which a driver that does nothing is a failure."""
 
 
-# -- the driver -------------------------------------------------------------------------------------------------------
+# -- the driver ------------------------------------------------------------------------------------
 
 
 Kill = tuple[str, int]
@@ -34,17 +35,20 @@ NEVER: Kill = ("any", 0)
 
 
 def kill_executor_once(marker: Path) -> None:
-    """In a task: kill the JVM of the executor that runs it, unless the marker says that it was done before."""
+    """In a task: kill the JVM of the executor that runs it, unless the marker says that it was done
+    before."""
     if marker.exists():
         return
     marker.touch()
-    daemon = Path(f"/proc/{os.getppid()}/stat").read_text()  # the worker's parent; its parent is the executor
+    # the worker's parent; its parent is the executor
+    daemon = Path(f"/proc/{os.getppid()}/stat").read_text()
     os.kill(int(daemon.rpartition(")")[2].split()[1]), signal.SIGKILL)
     signal.pause()  # this worker dies with its executor
 
 
 def deadly(folder: Path) -> Any:
-    """As `stream_release._close`; the first task of shard 0 dies before its commit, that of shard 1 after it."""
+    """As `stream_release._close`; the first task of shard 0 dies before its commit, that of shard 1
+    after it."""
     from evercount.store.closing_ticks import close_shard
 
     die = kill_executor_once
@@ -62,7 +66,9 @@ def deadly(folder: Path) -> Any:
     return close
 
 
-def driver(folder: Path, kill: Kill, shards: int | None, master: str, kind: str, lake: str | None = None) -> None:
+def driver(
+    folder: Path, kill: Kill, shards: int | None, master: str, kind: str, lake: str | None = None
+) -> None:
     """Two rounds over all files; dies at the chosen step, and in a cluster its executors die."""
     from sqlalchemy import Connection, Engine, event
 
@@ -140,7 +146,9 @@ def run_program(program: Path, folder: Path, arguments: list[Any]) -> int:
         **os.environ,
         "PYSPARK_SUBMIT_ARGS": f"{submitted} pyspark-shell",
         "SPARK_LOCAL_IP": "127.0.0.1",
-        "PYTHONPATH": os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")])),
+        "PYTHONPATH": os.pathsep.join(
+            filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")])
+        ),
     }
     command = [sys.executable, str(program), str(folder), json.dumps(arguments)]
     # a group of its own, so that the driver takes its JVM with it
@@ -150,7 +158,7 @@ def run_program(program: Path, folder: Path, arguments: list[Any]) -> int:
         return process.wait(PATIENCE)
 
 
-# -- its lives --------------------------------------------------------------------------------------------------------
+# -- its lives -------------------------------------------------------------------------------------
 
 
 def write_events(folder: Path, seed: int) -> list[dict[str, Any]]:
@@ -174,9 +182,11 @@ def burn(
     seed: int = 21,
     lake: str | None = None,
 ) -> int:
-    """Lives that end at these steps, until all steps are used or one reaches its end; returns how many were killed.
+    """Lives that end at these steps, until all steps are used or one reaches its end; returns how
+    many were killed.
 
-    What is published after any of them is the beginning of the table that the library computes, at the end all of it.
+    What is published after any of them is the beginning of the table that the library computes, at
+    the end all of it.
     """
     expected = recomputed(kind, write_events(folder, seed))
     killed = before = 0

@@ -9,7 +9,9 @@ if TYPE_CHECKING:
     from evercount.store import LiveStream, Reading, Store
 
 
-def close_and_read(store: Store, live: LiveStream, count: int, closed_at: float = 0.0) -> list[dict[str, Any]]:
+def close_and_read(
+    store: Store, live: LiveStream, count: int, closed_at: float = 0.0
+) -> list[dict[str, Any]]:
     """Release the next ticks; what they show."""
     before = live.closed
     store.close_ticks(live, count, closed_at)

@@ -39,7 +39,18 @@ BAD = {
     "mark first": "\u0301a",
     **{f"U+{code:04X}": f"{chr(code)}evil" for code in DIRECTIONS},
 }
-GOOD = ["a", "North West", COMPOSED, "東京", "Ελλάδα", "x" * LONGEST, "a/b:c|d\\e", "😀", "हिन्दी", "other than this"]
+GOOD = [
+    "a",
+    "North West",
+    COMPOSED,
+    "東京",
+    "Ελλάδα",
+    "x" * LONGEST,
+    "a/b:c|d\\e",
+    "😀",
+    "हिन्दी",
+    "other than this",
+]
 
 
 @pytest.mark.parametrize("name", BAD)
@@ -57,18 +68,32 @@ def test_what_is_taken(text: str) -> None:
 
 
 def test_no_character_that_steers_the_display_is_taken() -> None:
-    """All of Unicode: every accepted character is visible or a blank inside, and has no text direction of its own."""
+    """All of Unicode: every accepted character is visible or a blank inside, and has no text
+    direction of its own."""
     for code in range(0x110000):
         if fault(f"a{chr(code)}a") is None:
             assert unicodedata.category(chr(code))[0] != "C", hex(code)
-            assert unicodedata.bidirectional(chr(code)) not in {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI"}
+            assert unicodedata.bidirectional(chr(code)) not in {
+                "LRE",
+                "RLE",
+                "LRO",
+                "RLO",
+                "PDF",
+                "LRI",
+                "RLI",
+                "FSI",
+            }
 
 
 @pytest.mark.parametrize("name", BAD)
 def test_every_door_refuses(name: str, tmp_path: Path) -> None:
     text = BAD[name]
     budget = {"epsilon": 1, "delta": 1e-9}
-    table = {"name": "x", "query": {"name": "histogram", "parameters": {"keys": ["a", text]}}, "budget": budget}
+    table = {
+        "name": "x",
+        "query": {"name": "histogram", "parameters": {"keys": ["a", text]}},
+        "budget": budget,
+    }
     doors: list[Any] = [
         lambda: Histogram(["a", text]),
         lambda: TopK(["a", text]),
@@ -87,7 +112,10 @@ def test_descriptions_obey_the_rule_line_by_line(name: str) -> None:
     table = {"name": "x", "query": "count", "budget": {"epsilon": 1, "delta": 1e-9}}
     with pytest.raises(ParameterError, match="description"):
         StreamDeclaration.from_dict({**table, "description": f"first line\n{BAD[name]}"})
-    assert StreamDeclaration.from_dict({**table, "description": "one\n\n  two"}).description == "one\n\n  two"
+    assert (
+        StreamDeclaration.from_dict({**table, "description": "one\n\n  two"}).description
+        == "one\n\n  two"
+    )
 
 
 def test_a_blank_is_a_letter() -> None:
@@ -111,7 +139,9 @@ def test_escapes_are_plain() -> None:
     assert escaped("\u202eevil\x1b") == r"\u202eevil\x1b"
 
 
-@pytest.mark.parametrize("label", ["=1+1", "+43 1", "-5", "@here", "'quoted'", "north", "a=b", "5-6", "'=x"])
+@pytest.mark.parametrize(
+    "label", ["=1+1", "+43 1", "-5", "@here", "'quoted'", "north", "a=b", "5-6", "'=x"]
+)
 def test_labels_in_csv_run_nothing_and_can_be_read_back(label: str) -> None:
     written = csv_text(label)
     assert written[0] not in "=+-@"

@@ -1,10 +1,11 @@
-"""Draw the packages and who imports whom, from the imports themselves: docs/figures/architecture.svg.
+"""Draw the packages and who imports whom, from the imports themselves:
+docs/figures/architecture.svg.
 
 python tools/architecture.py            writes the picture
 python tools/architecture.py --check    fails if the picture is not what the imports are
 
-An arrow is drawn where one package imports another and no way through other packages says the same already. Imports
-for type checkers alone are left out.
+An arrow is drawn where one package imports another and no way through other packages says the same
+already. Imports for type checkers alone are left out.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ STYLE = """<style>
   path { stroke: #7b95a5; fill: none; stroke-width: 1.1; marker-end: url(#tip); }
 </style>
 <defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="6" markerHeight="6" orient="auto">
-  <polygon points="0,0 8,4 0,8" fill="#7b95a5"/></marker></defs>"""
+  <polygon points="0,0 8,4 0,8" fill="#7b95a5"/></marker></defs>"""  # noqa: E501
 ACROSS = {
     "audit": 300,
     "files": 600,
@@ -49,14 +50,17 @@ ACROSS = {
     "_safe_files": 700,
     "errors": 590,
 }
-"""Where boxes stand from left to right, so that few arrows pass behind others; the rows are those of the layers."""
+"""Where boxes stand from left to right, so that few arrows pass behind others; the rows are those
+of the layers."""
 PROOFS = {"privacy", "noise", "mechanisms", "queries", "factorizations"}
 """Packages with the claims on which the guarantee rests: drawn in another colour."""
 
 
 def layers() -> list[list[str]]:
     """Read the layers that the linter enforces, from the top."""
-    checked = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]
+    checked = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"][
+        "importlinter"
+    ]
     return [layer.split(" | ") for layer in checked["contracts"][0]["layers"]]
 
 
@@ -66,7 +70,8 @@ def is_for_types(node: ast.stmt) -> bool:
 
 
 def statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Go through all statements, those inside functions included, but for those of type checkers."""
+    """Go through all statements, those inside functions included, but for those of type
+    checkers."""
     for node in body:
         if is_for_types(node):
             assert isinstance(node, ast.If)
@@ -83,12 +88,20 @@ def imported(tree: ast.Module) -> set[str]:
     """Name the packages of evercount that a module imports."""
     found = set()
     for node in statements(tree.body):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("evercount."):
+        if (
+            isinstance(node, ast.ImportFrom)
+            and node.module
+            and node.module.startswith("evercount.")
+        ):
             found.add(node.module.split(".")[1])
         elif isinstance(node, ast.ImportFrom) and node.module == "evercount":
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.Import):
-            found |= {alias.name.split(".")[1] for alias in node.names if alias.name.startswith("evercount.")}
+            found |= {
+                alias.name.split(".")[1]
+                for alias in node.names
+                if alias.name.startswith("evercount.")
+            }
     return found
 
 
@@ -141,7 +154,10 @@ def picture() -> str:
     names = {name for row in rows for name in row}
     where = places(rows)
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {len(rows) * ROW}" role="img">',
+        (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {len(rows) * ROW}" '
+            'role="img">'
+        ),
         "<title>The packages of evercount and who imports whom</title>",
         STYLE,
     ]
@@ -170,7 +186,11 @@ def main(arguments: list[str]) -> int:
         return 0
     if PICTURE.read_text(encoding="utf-8") == picture():
         return 0
-    print(f"{PICTURE.relative_to(ROOT)} is not what the imports are: run python tools/architecture.py", file=sys.stderr)
+    print(
+        f"{PICTURE.relative_to(ROOT)} is not what the imports are: run python "
+        "tools/architecture.py",
+        file=sys.stderr,
+    )
     return 1
 
 

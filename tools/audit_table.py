@@ -2,7 +2,8 @@
 
     python tools/audit_table.py --runs 100 --secret 5e5e… --plot out/all.png
 
-About five minutes of processor time: 900 combinations. `evercount audit mechanism QUERY --all` attacks one query.
+About five minutes of processor time: 900 combinations. `evercount audit mechanism QUERY --all`
+attacks one query.
 """
 
 from __future__ import annotations
@@ -19,7 +20,15 @@ import numpy as np
 
 from evercount import queries
 from evercount.audit.attack import AttackReport, clopper_pearson, normal_error
-from evercount.audit.mechanism_grid import GAUSSIAN, PURE_BUDGET, Case, all_cases, chart, run_case, summarise
+from evercount.audit.mechanism_grid import (
+    GAUSSIAN,
+    PURE_BUDGET,
+    Case,
+    all_cases,
+    chart,
+    run_case,
+    summarise,
+)
 from evercount.noise import Secret
 from evercount.queries import Query
 
@@ -52,7 +61,8 @@ QUERIES: tuple[Query, ...] = (
     queries.MinCut(3),
     queries.DegreeSequence(3),
 )
-"""One small case of every query by name, but for users' own prefix queries and keys that nobody listed."""
+"""One small case of every query by name, but for users' own prefix queries and keys that nobody
+listed."""
 
 
 @dataclass(frozen=True)
@@ -67,22 +77,31 @@ class Pooled:
 
     @property
     def holds(self) -> bool:
-        """Whether the pooled bound stays within the promise, and the mean within four and a half errors of it."""
+        """Whether the pooled bound stays within the promise, and the mean within four and a half
+        errors of it."""
         return self.proved <= 1 and (self.spent is None or self.spent <= 1 + LARGEST_Z * self.error)
 
     def summary(self) -> str:
         """One line for people."""
-        mean = "" if self.spent is None else f" attacked over possible {self.spent:.3f} ± {self.error:.3f},"
-        line = f"{self.name}: {self.cases} attacks,{mean} proved over claimed epsilon at least {self.proved:.3f}"
+        mean = (
+            ""
+            if self.spent is None
+            else f" attacked over possible {self.spent:.3f} ± {self.error:.3f},"
+        )
+        line = (
+            f"{self.name}: {self.cases} attacks,{mean} proved over claimed epsilon at least "
+            f"{self.proved:.3f}"
+        )
         return line if self.holds else f"{line}\n  THE PROMISE IS BROKEN"
 
 
 def pool(reports: Sequence[AttackReport], confidence: float = 1 - 1e-4) -> list[Pooled]:
-    """The attacks of each factorization together: a defect of few percent, which one attack cannot see.
+    """The attacks of each factorization together: a defect of few percent, which one attack cannot
+    see.
 
-    **Guarantee.** If every case keeps its promise, some bound `proved` exceeds 1 with probability at most
-    1 − confidence. Proof: `src/evercount/audit/attack.proof.md`, "Many attacks together". Test:
-    tests/audit/test_audit_table.py::test_pooled_attacks_see_what_one_cannot.
+    **Guarantee.** If every case keeps its promise, some bound `proved` exceeds 1 with probability
+    at most 1 − confidence. Proof: `src/evercount/audit/attack.proof.md`, "Many attacks together".
+    Test: tests/audit/test_audit_table.py::test_pooled_attacks_see_what_one_cannot.
     """
     groups: dict[str, list[AttackReport]] = {}
     for report in reports:
@@ -96,10 +115,17 @@ def pool(reports: Sequence[AttackReport], confidence: float = 1 - 1e-4) -> list[
         budget = PURE_BUDGET if group[0].measure == "epsilon" else GAUSSIAN
         more, less = (sum(report.hits[side] for report in group) for side in (0, 1))
         low, high = clopper_pearson(more, judged, end)[0], clopper_pearson(less, judged, end)[1]
-        proved = max(0.0, math.log((low - budget.delta) / high)) / budget.epsilon if low > budget.delta else 0.0
+        proved = (
+            max(0.0, math.log((low - budget.delta) / high)) / budget.epsilon
+            if low > budget.delta
+            else 0.0
+        )
         spent, error = None, 0.0
         if group[0].measure == "mu":
-            shares = [(r.attacked / r.possible, normal_error(r.attacked, r.runs) / r.possible) for r in group]
+            shares = [
+                (r.attacked / r.possible, normal_error(r.attacked, r.runs) / r.possible)
+                for r in group
+            ]
             spent = float(np.mean([share for share, _ in shares]))
             error = math.sqrt(sum(one**2 for _, one in shares)) / len(shares)
         pooled.append(Pooled(name, len(group), spent, error, proved))
@@ -122,7 +148,8 @@ def _run_asked(asked: tuple[Case, int, str, float]) -> AttackReport:
 
 
 def main() -> None:
-    """Attack all cases, print each, and all of a factorization together; exit 1 if a promise is broken."""
+    """Attack all cases, print each, and all of a factorization together; exit 1 if a promise is
+    broken."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=100, help="runs on either side")
     parser.add_argument("--factorization", "-f", help="only this one")

@@ -1,9 +1,10 @@
-"""Install the wheel into empty environments: every Python from 3.11 on that is here, without and with each extra.
+"""Install the wheel into empty environments: every Python from 3.11 on that is here, without and
+with each extra.
 
     python tools/check_package.py [--python 3.11 --python 3.12 …] [--extra files …]
 
-It needs `uv` and a package registry. Each environment imports what its extra promises and counts one stream; the
-command plans one, or says what to install where its extra is missing.
+It needs `uv` and a package registry. Each environment imports what its extra promises and counts
+one stream; the command plans one, or says what to install where its extra is missing.
 """
 
 from __future__ import annotations
@@ -52,24 +53,38 @@ for name in sys.argv[1:]:
 
 def run(*command: object) -> subprocess.CompletedProcess[str]:
     """One command, its output kept."""
-    return subprocess.run([str(part) for part in command], cwd=ROOT, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [str(part) for part in command], cwd=ROOT, capture_output=True, text=True, check=False
+    )
 
 
 def has_command(extra: str, extras: dict[str, list[str]]) -> bool:
     """Whether an extra brings what the command `evercount` needs."""
-    parts = [part for need in extras.get(extra, []) for part in re.findall(r"evercount\[(.*?)\]", need)]
-    return extra == "cli" or any(has_command(name, extras) for names in parts for name in names.split(","))
+    parts = [
+        part for need in extras.get(extra, []) for part in re.findall(r"evercount\[(.*?)\]", need)
+    ]
+    return extra == "cli" or any(
+        has_command(name, extras) for names in parts for name in names.split(",")
+    )
 
 
 def check(wheel: Path, python: str, extra: str, folder: Path, command: bool) -> str:
-    """`ok`, or the last line of what went wrong. Without its parts the `command` says what to install."""
+    """`ok`, or the last line of what went wrong. Without its parts the `command` says what to
+    install."""
     environment = folder / f"{Path(python).parts[-3:][0]}-{extra or 'plain'}"
     name = f"evercount[{extra}] @ {wheel.as_uri()}" if extra else f"evercount @ {wheel.as_uri()}"
     binary = environment / "bin"
     steps: list[list[object]] = [
         ["uv", "venv", "--quiet", "--no-python-downloads", "--python", python, environment],
         ["uv", "pip", "install", "--quiet", "--python", binary / "python", name],
-        [binary / "python", "-W", "error::SyntaxWarning", "-c", PROGRAM, *([MODULES[extra]] if extra else [])],
+        [
+            binary / "python",
+            "-W",
+            "error::SyntaxWarning",
+            "-c",
+            PROGRAM,
+            *([MODULES[extra]] if extra else []),
+        ],
         [binary / "evercount", "plan", "--epsilon", "1", "--delta", "1e-6", "--horizon", "8"],
         [binary / "python", "-m", "evercount", "--version"],
     ]
@@ -78,14 +93,21 @@ def check(wheel: Path, python: str, extra: str, folder: Path, command: bool) -> 
         if not command and done.returncode == 7 and "pip install 'evercount[cli]'" in done.stderr:
             continue
         if done.returncode:
-            return f"{Path(str(step[0])).name}: {(done.stderr or done.stdout).strip().splitlines()[-1]}"
+            return (
+                f"{Path(str(step[0])).name}: "
+                f"{(done.stderr or done.stdout).strip().splitlines()[-1]}"
+            )
     return "ok"
 
 
 def main() -> int:
     """Build the wheel once and print one line per environment."""
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--python", action="append")
     parser.add_argument("--extra", action="append")
     given = parser.parse_args()

@@ -33,9 +33,10 @@ def assumed(text: str) -> list[str]:
 
 def axioms(printed: str) -> set[str]:
     """Read the axioms that `Print Assumptions` names."""
-    return {name.rpartition(".")[2] for name in re.findall(r"^([\w.]+)\s*(?::|\n\s+:)", printed, re.MULTILINE)} - {
-        "Axioms"
-    }
+    return {
+        name.rpartition(".")[2]
+        for name in re.findall(r"^([\w.]+)\s*(?::|\n\s+:)", printed, re.MULTILINE)
+    } - {"Axioms"}
 
 
 def check(path: Path, folder: Path) -> str | None:
@@ -46,7 +47,9 @@ def check(path: Path, folder: Path) -> str | None:
     names = statements(path)
     asked = "".join(f"Print Assumptions {name}.\n" for name in names)
     (folder / path.name).write_text(path.read_text(encoding="utf-8") + asked, encoding="utf-8")
-    done = subprocess.run(["coqc", "-q", path.name], cwd=folder, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["coqc", "-q", path.name], cwd=folder, capture_output=True, text=True, check=False
+    )
     if done.returncode:
         return (done.stderr or done.stdout).strip()
     strange = axioms(done.stdout) - LEGAL
@@ -63,7 +66,10 @@ def main() -> int:
         for path in sorted(FOLDER.glob("*.v")):
             fault = check(path, Path(name))
             wrong += fault is not None
-            print(f"{path.name:16} {len(statements(path)):3} statements  {fault or 'proved'}", flush=True)
+            print(
+                f"{path.name:16} {len(statements(path)):3} statements  {fault or 'proved'}",
+                flush=True,
+            )
     return int(wrong > 0)
 
 

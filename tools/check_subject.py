@@ -1,6 +1,7 @@
 """Check the subjects of commits: at most 72 characters, one line, plain words, no full stop.
 
-python tools/check_subject.py FILE                 the message of the commit that is being made (a hook of git)
+python tools/check_subject.py FILE                 the message of the commit that is being made (a
+                                                   hook of git)
 python tools/check_subject.py --range main..HEAD   every commit of a branch
 """
 
@@ -30,7 +31,10 @@ def faults(message: str) -> list[str]:
         return []
     found = []
     if len(subject) > LONGEST:
-        found.append(f"the subject has {len(subject)} characters: {LONGEST} at most; the rest goes below an empty line")
+        found.append(
+            f"the subject has {len(subject)} characters: {LONGEST} at most; the rest goes below an "
+            "empty line"
+        )
     if subject != subject.strip():
         found.append("the subject begins or ends with a blank: take it out")
     if subject.rstrip().endswith("."):
@@ -48,19 +52,25 @@ def messages(commits: str) -> dict[str, str]:
         ["git", "log", "--no-merges", "--format=%h%x00%B%x01", commits],
         capture_output=True, text=True, check=True,
     ).stdout  # fmt: skip
-    records = [record.strip("\n").partition("\0") for record in listed.split("\x01") if record.strip()]
+    records = [
+        record.strip("\n").partition("\0") for record in listed.split("\x01") if record.strip()
+    ]
     return {name: message for name, _, message in records}
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Check one message or a range; print what is wrong."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("file", nargs="?", type=Path)
     parser.add_argument("--range")
     given = parser.parse_args(arguments)
     if (given.file is None) == (given.range is None):
         parser.error("give a file or --range")
-    checked = messages(given.range) if given.range else {"commit": given.file.read_text(encoding="utf-8")}
+    checked = (
+        messages(given.range) if given.range else {"commit": given.file.read_text(encoding="utf-8")}
+    )
     wrong = [(name, fault) for name, message in checked.items() for fault in faults(message)]
     for name, fault in wrong:
         print(f"{name}: {fault}", file=sys.stderr)

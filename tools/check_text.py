@@ -1,4 +1,5 @@
-"""Check text files against .editorconfig: UTF-8, Unix ends of lines, no blanks at the end, one end of file.
+"""Check text files against .editorconfig: UTF-8, Unix ends of lines, no blanks at the end, one end
+of file.
 
 python tools/check_text.py [FILE …]     without files: all that git knows
 """
@@ -13,14 +14,29 @@ ROOT = Path(__file__).parents[1]
 AS_THEY_CAME = ("docs/assets/", "src/evercount/service/static/", "tests/fixtures/", "docs/figures/")
 """Files of other projects, pictures, and fixtures, which hold what they test."""
 SUFFIXES = {
-    *(".py", ".md", ".toml", ".yml", ".yaml", ".cff", ".lock", ".sh", ".sql", ".conf", ".service", ".txt"),
+    *(
+        ".py",
+        ".md",
+        ".toml",
+        ".yml",
+        ".yaml",
+        ".cff",
+        ".lock",
+        ".sh",
+        ".sql",
+        ".conf",
+        ".service",
+        ".txt",
+    ),
     *("", ".editorconfig", ".gitignore", ".v"),
 }
 
 
 def tracked() -> list[Path]:
     """List the files that git knows."""
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
     return [ROOT / name for name in listed.split("\0") if name]
 
 

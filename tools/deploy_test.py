@@ -2,14 +2,16 @@
 
     make deploy-test
 
-By hand before a release, as root on Debian: it needs podman and what `PROGRAMS` names. Base images come from a registry
-of images. Where none is reachable they are made from Debian's packages with debootstrap: Debian's Python as the Python,
-and Debian's PostgreSQL with an entry point that does what the official one does with the variables of the compose file.
-Packages for the image come through the settings of pip on this machine, which are given to the build alone.
+By hand before a release, as root on Debian: it needs podman and what `PROGRAMS` names. Base images
+come from a registry of images. Where none is reachable they are made from Debian's packages with
+debootstrap: Debian's Python as the Python, and Debian's PostgreSQL with an entry point that does
+what the official one does with the variables of the compose file. Packages for the image come
+through the settings of pip on this machine, which are given to the build alone.
 
-podman keeps images, containers and volumes of this test in a folder of its own, which is removed in the end. Health
-checks are run by this script: podman leaves that to systemd, which is not everywhere. Debian's podman-compose does not
-wait for `condition`, so services are started one after the other as the conditions say.
+podman keeps images, containers and volumes of this test in a folder of its own, which is removed in
+the end. Health checks are run by this script: podman leaves that to systemd, which is not
+everywhere. Debian's podman-compose does not wait for `condition`, so services are started one after
+the other as the conditions say.
 """
 
 from __future__ import annotations
@@ -42,7 +44,8 @@ PYTHON, POSTGRES = "python:3.12-slim", "postgres:15"
 PACKAGES = {PYTHON: "python3,python3-venv,ca-certificates", POSTGRES: "postgresql-15"}
 USER = 10001  # of the Containerfile
 PROJECT = "evercount-deploy-test"
-STREAM = "flu-by-region"  # of examples/streams.toml: it begins in the past and waits for its history
+# of examples/streams.toml: it begins in the past and waits for its history
+STREAM = "flu-by-region"
 PATIENCE = 120.0  # seconds until a container must be healthy
 PULL_SECONDS = 120
 MOST_FILES = 4096  # open files, and processes, of a container
@@ -75,7 +78,7 @@ if [ ! -s "$PGDATA/PG_VERSION" ]; then
   pg_ctl -w -m fast stop
 fi
 exec postgres -c "listen_addresses=*"
-"""
+"""  # noqa: E501
 
 
 class Failed(Exception):
@@ -94,10 +97,17 @@ def check(holds: object, what: str) -> None:
     say(f"ok: {what}")
 
 
-def run(*command: object, text: str | None = None, allowed: tuple[int, ...] = (0,), seconds: float = 1800) -> Any:
+def run(
+    *command: object,
+    text: str | None = None,
+    allowed: tuple[int, ...] = (0,),
+    seconds: float = 1800,
+) -> Any:
     """A command that ends with a code that is allowed; its output is kept."""
     words = [str(word) for word in command]
-    done = subprocess.run(words, input=text, capture_output=True, text=True, check=False, timeout=seconds)
+    done = subprocess.run(
+        words, input=text, capture_output=True, text=True, check=False, timeout=seconds
+    )
     if allowed and done.returncode not in allowed:
         last = "\n".join([*done.stdout.splitlines()[-15:], *done.stderr.splitlines()[-25:]])
         raise Failed(f"{' '.join(words)[:300]} ended with {done.returncode}:\n{last}")
@@ -121,9 +131,15 @@ def why_not_here() -> str:
         missing.append(" or ".join(RUNTIMES))
     if missing:
         packages = " ".join((*PROGRAMS, RUNTIMES[-1]))
-        return f"make deploy-test cannot run here: {', '.join(missing)} not installed (apt-get install {packages})."
+        return (
+            f"make deploy-test cannot run here: {', '.join(missing)} not installed (apt-get "
+            f"install {packages})."
+        )
     if os.geteuid() != 0:
-        return "make deploy-test cannot run here: it must be root, to own files as the containers' users do."
+        return (
+            "make deploy-test cannot run here: it must be root, to own files as the containers' "
+            "users do."
+        )
     return ""
 
 
@@ -134,10 +150,16 @@ class Engine:
         self.folder = folder
         allowed = {"nofile": resource.RLIMIT_NOFILE, "nproc": resource.RLIMIT_NPROC}
         hard = {name: resource.getrlimit(kind)[1] for name, kind in allowed.items()}
-        most = {name: MOST_FILES if limit < 0 else min(limit, MOST_FILES) for name, limit in hard.items()}
+        most = {
+            name: MOST_FILES if limit < 0 else min(limit, MOST_FILES)
+            for name, limit in hard.items()
+        }
         limits = ", ".join(f'"{name}={number}:{number}"' for name, number in most.items())
-        self.settings = folder / "containers.conf"  # podman asks for higher limits than some machines give
-        self.settings.write_text(f'[containers]\ndefault_ulimits = [{limits}]\n[engine]\nevents_logger = "file"\n')
+        # podman asks for higher limits than some machines give
+        self.settings = folder / "containers.conf"
+        self.settings.write_text(
+            f'[containers]\ndefault_ulimits = [{limits}]\n[engine]\nevents_logger = "file"\n'
+        )
         os.environ["CONTAINERS_CONF"] = str(self.settings)
         self.words = ["podman", "--root", str(folder / "store"), "--runroot", str(folder / "run")]
         self.program = folder / "podman"  # for podman-compose
@@ -179,7 +201,9 @@ class Engine:
         try:
             wait_for(what, lambda: self.healthy(name))
         except Failed as error:
-            raise Failed(f"{error}\nits health check: {self.complaint}\nits log:\n{self.log(name)}") from None
+            raise Failed(
+                f"{error}\nits health check: {self.complaint}\nits log:\n{self.log(name)}"
+            ) from None
 
     def log(self, name: str) -> str:
         """The last lines of a container."""
@@ -195,7 +219,7 @@ class Engine:
         run(*self.words, "network", "rm", "-f", f"{PROJECT}_default", allowed=())
 
 
-# -- images ------------------------------------------------------------------------------------------------------------
+# -- images ----------------------------------------------------------------------------------------
 
 
 def get_bases(engine: Engine) -> None:
@@ -208,9 +232,15 @@ def get_bases(engine: Engine) -> None:
             say(f"{image}: pulled")
             continue
         if shutil.which("debootstrap") is None:
-            raise Failed(f"{image} cannot be pulled, and debootstrap is not installed (apt-get install debootstrap).")
+            raise Failed(
+                f"{image} cannot be pulled, and debootstrap is not installed (apt-get install "
+                "debootstrap)."
+            )
         make_base(engine, image, packages)
-        say(f"{image}: no registry is reachable; made from the packages of Debian {SUITE} ({packages})")
+        say(
+            f"{image}: no registry is reachable; made from the packages of Debian {SUITE} "
+            f"({packages})"
+        )
 
 
 def make_base(engine: Engine, image: str, packages: str) -> None:
@@ -218,12 +248,29 @@ def make_base(engine: Engine, image: str, packages: str) -> None:
     with tempfile.TemporaryDirectory(dir=engine.folder) as name:
         folder = Path(name)
         mirror = debian_mirror()
-        run("debootstrap", "--variant=minbase", f"--include={packages}", SUITE, folder / "root", *mirror)
+        run(
+            "debootstrap",
+            "--variant=minbase",
+            f"--include={packages}",
+            SUITE,
+            folder / "root",
+            *mirror,
+        )
         tar = folder / "root.tar"
-        run("tar", "-C", folder / "root", "--exclude=./var/cache/apt/archives/*.deb", "-cf", tar, ".")
+        run(
+            "tar",
+            "-C",
+            folder / "root",
+            "--exclude=./var/cache/apt/archives/*.deb",
+            "-cf",
+            tar,
+            ".",
+        )
         engine("import", tar, f"localhost/{PROJECT}-root")
         (folder / "entry.sh").write_text(ENTRY)
-        (folder / "Containerfile").write_text(STAND_IN[image].format(root=f"localhost/{PROJECT}-root"))
+        (folder / "Containerfile").write_text(
+            STAND_IN[image].format(root=f"localhost/{PROJECT}-root")
+        )
         if not engine.chosen:
             engine.choose_runtime(f"localhost/{PROJECT}-root")
         engine("build", "-t", image, folder)
@@ -237,16 +284,25 @@ def debian_mirror() -> list[str]:
 
 
 def pip_settings(folder: Path) -> list[str]:
-    """Options of `podman build` that give it the settings of pip here, and the files and folders that they name."""
+    """Options of `podman build` that give it the settings of pip here, and the files and folders
+    that they name."""
     listed = run(sys.executable, "-m", "pip", "config", "list", allowed=()).stdout
     settings = dict(re.findall(r"^(?:global|install|:env:)\.(\S+?)='(.*)'$", listed, re.MULTILINE))
     settings.pop("user", None)
     config = folder / "pip.conf"
-    config.write_text("[global]\n" + "".join(f"{name.lstrip('.')} = {value}\n" for name, value in settings.items()))
+    config.write_text(
+        "[global]\n"
+        + "".join(f"{name.lstrip('.')} = {value}\n" for name, value in settings.items())
+    )
     named = [word.removeprefix("file://") for value in settings.values() for word in value.split()]
     places = {path for path in map(Path, named) if path.is_absolute() and path.exists()}
-    places |= {path.parent for path in places if path.name == "simple"}  # an index names files next to itself
-    return [option for path in (config, *sorted(places)) for option in ("--volume", f"{path}:{at(path, config)}:ro")]
+    # an index names files next to itself
+    places |= {path.parent for path in places if path.name == "simple"}
+    return [
+        option
+        for path in (config, *sorted(places))
+        for option in ("--volume", f"{path}:{at(path, config)}:ro")
+    ]
 
 
 def at(path: Path, config: Path) -> Path:
@@ -262,16 +318,21 @@ def build(engine: Engine) -> None:
     check(kept, f"{IMAGE} is built and has its HEALTHCHECK")
     config = engine.facts("image", IMAGE)["Config"]
     check(config["User"] == str(USER), f"it runs as user {USER}")
-    python = engine("run", "--rm", "--no-healthcheck", "--entrypoint", "python", IMAGE, "--version").strip()
-    version = engine("run", "--rm", "--no-healthcheck", "--entrypoint", "evercount", IMAGE, "--version").strip()
+    python = engine(
+        "run", "--rm", "--no-healthcheck", "--entrypoint", "python", IMAGE, "--version"
+    ).strip()
+    version = engine(
+        "run", "--rm", "--no-healthcheck", "--entrypoint", "evercount", IMAGE, "--version"
+    ).strip()
     say(f"in it: {python}, {version}")
 
 
-# -- the image alone ---------------------------------------------------------------------------------------------------
+# -- the image alone -------------------------------------------------------------------------------
 
 
 def run_alone(engine: Engine) -> None:
-    """The image on SQLite, as its first lines say; the client inside, also for the example that waits for history."""
+    """The image on SQLite, as its first lines say; the client inside, also for the example that
+    waits for history."""
     folder = engine.folder / "alone"
     folder.mkdir()
     streams, key = folder / "streams.toml", folder / "key"
@@ -283,23 +344,43 @@ def run_alone(engine: Engine) -> None:
     mounts += [f"{PROJECT}-data:/data", f"{PROJECT}-head:/head"]
     name = f"{PROJECT}-alone"
     volumes = [word for mount in mounts for word in ("--volume", mount)]
-    engine("run", "--detach", "--name", name, *volumes, IMAGE, "--streams", "/etc/evercount/streams.toml")
+    engine(
+        "run",
+        "--detach",
+        "--name",
+        name,
+        *volumes,
+        IMAGE,
+        "--streams",
+        "/etc/evercount/streams.toml",
+    )
     engine.wait_until_healthy(name, "the image alone is healthy")
     use_client(engine, name, "/data/counts.db.admin-token")
     engine("stop", "-t", 60, name)
-    check(engine.facts("container", name)["State"]["ExitCode"] == 0, "it stops on SIGTERM with exit code 0")
+    check(
+        engine.facts("container", name)["State"]["ExitCode"] == 0,
+        "it stops on SIGTERM with exit code 0",
+    )
     engine("start", name)
     engine.wait_until_healthy(name, "it starts again on its volumes")
-    check(states(engine, name, "/data/counts.db.admin-token")[STREAM] != "waiting", f"{STREAM} stays open")
+    check(
+        states(engine, name, "/data/counts.db.admin-token")[STREAM] != "waiting",
+        f"{STREAM} stays open",
+    )
     engine("rm", "-f", "-t", 5, name)
 
 
 def use_client(engine: Engine, name: str, token: str) -> None:
     """Everything with the client that is inside the container."""
     found = states(engine, name, token)
-    check(found.get(STREAM) == "waiting", f"`evercount streams` inside lists {len(found)} streams, {STREAM} waits")
+    check(
+        found.get(STREAM) == "waiting",
+        f"`evercount streams` inside lists {len(found)} streams, {STREAM} waits",
+    )
     asked = ("--token-file", token)
-    events = "".join(f'{{"time": "2026-01-01T{hour:02}:30:00Z", "key": "North"}}\n' for hour in range(24))
+    events = "".join(
+        f'{{"time": "2026-01-01T{hour:02}:30:00Z", "key": "North"}}\n' for hour in range(24)
+    )
     engine("exec", "-i", name, "sh", "-c", "cat >/tmp/history.jsonl", text=events)
     engine("exec", name, "evercount", "push", STREAM, "/tmp/history.jsonl", *asked)
     say("ok: `evercount push` inside sends a day of history")
@@ -317,11 +398,12 @@ def states(engine: Engine, name: str, token: str) -> dict[str, str]:
     return {one["name"]: one["state"] for one in json.loads(answer)["streams"]}
 
 
-# -- the compose file --------------------------------------------------------------------------------------------------
+# -- the compose file ------------------------------------------------------------------------------
 
 
 def run_compose(engine: Engine) -> None:
-    """The compose file as it is, but for the port on this machine: docs/howto/kubernetes.md, line by line."""
+    """The compose file as it is, but for the port on this machine: docs/howto/kubernetes.md, line
+    by line."""
     folder = engine.folder / "compose" / "deploy"
     keys = folder / "secrets"
     keys.mkdir(parents=True)
@@ -329,12 +411,22 @@ def run_compose(engine: Engine) -> None:
     port = free_port()
     text = (DEPLOY / "compose.yaml").read_text()
     published = "127.0.0.1:8000:8000"
-    check(text.count(published) == 1 and f"image: {IMAGE}" in text, f"the compose file runs {IMAGE}")
+    check(
+        text.count(published) == 1 and f"image: {IMAGE}" in text, f"the compose file runs {IMAGE}"
+    )
     (folder / "compose.yaml").write_text(text.replace(published, f"127.0.0.1:{port}:8000"))
     shutil.copy(DEPLOY / "dashboard-role.sql", folder)
     shutil.copy(ROOT / "examples" / "streams.toml", folder)
     write_secrets(keys)
-    compose = ("podman-compose", "--podman-path", engine.program, "-p", PROJECT, "-f", folder / "compose.yaml")
+    compose = (
+        "podman-compose",
+        "--podman-path",
+        engine.program,
+        "-p",
+        PROJECT,
+        "-f",
+        folder / "compose.yaml",
+    )
     names = {service: f"{PROJECT}_{service}_1" for service in ("postgres", "writer", "dashboard")}
     conditions = dict(re.findall(r"depends_on: \{(\w+): \{condition: (\w+)\}\}", text))
     for service, name in names.items():
@@ -342,13 +434,19 @@ def run_compose(engine: Engine) -> None:
         if run(*engine.words, "container", "exists", name, allowed=()).returncode:
             raise Failed(f"podman-compose did not make {name}:\n{done.stdout}\n{done.stderr}")
         if conditions.get(service) == "service_healthy":
-            engine.wait_until_healthy(name, f"compose: {service} is healthy before what depends on it starts")
+            engine.wait_until_healthy(
+                name, f"compose: {service} is healthy before what depends on it starts"
+            )
     for service, name in names.items():
         engine.wait_until_healthy(name, f"compose: {service} is healthy")
-    restarts = {service: engine.facts("container", name)["RestartCount"] for service, name in names.items()}
+    restarts = {
+        service: engine.facts("container", name)["RestartCount"] for service, name in names.items()
+    }
     check(not any(restarts.values()), f"no service died on the first `up` (restarts: {restarts})")
     use_client(engine, names["writer"], "/head/evercount.head.admin-token")
-    wait_for(f"the dashboard shows what the writer has released of {STREAM}", lambda: released(port) > 24)
+    wait_for(
+        f"the dashboard shows what the writer has released of {STREAM}", lambda: released(port) > 24
+    )
     check(b"<html" in read(port, "/").lower(), "the dashboard's page is served")
     check_roles(engine, names)
     done = run(*compose, "down", "-t", "30", allowed=())
@@ -358,7 +456,10 @@ def run_compose(engine: Engine) -> None:
 def write_secrets(keys: Path) -> None:
     """As docs/howto/kubernetes.md says."""
     (keys / "key").write_text(secrets.token_hex(32))
-    for role, service, file in (("evercount", "postgres", "pgpass"), ("dashboard", "dashboard", "pgpass-dashboard")):
+    for role, service, file in (
+        ("evercount", "postgres", "pgpass"),
+        ("dashboard", "dashboard", "pgpass-dashboard"),
+    ):
         (keys / service).write_text(secrets.token_hex(16))
         (keys / file).write_text(f"postgres:5432:evercount:{role}:{(keys / service).read_text()}\n")
     for file in ("key", "pgpass", "pgpass-dashboard"):
@@ -368,14 +469,33 @@ def write_secrets(keys: Path) -> None:
 
 def check_roles(engine: Engine, names: dict[str, str]) -> None:
     """The dashboard's role may read and not write, and its container holds no other secret."""
-    psql = ("exec", "-e", "PGPASSFILE=/tmp/pgpass", names["postgres"], "psql", "-U", "dashboard", "evercount", "-Atc")
+    psql = (
+        "exec",
+        "-e",
+        "PGPASSFILE=/tmp/pgpass",
+        names["postgres"],
+        "psql",
+        "-U",
+        "dashboard",
+        "evercount",
+        "-Atc",
+    )
     count = engine(*psql, "SELECT count(*) FROM streams").strip()
     check(count == "3", "the role dashboard reads the streams")
-    for statement in ("DELETE FROM streams", "UPDATE ticks SET hash = hash", "CREATE TABLE mine (n int)"):
+    for statement in (
+        "DELETE FROM streams",
+        "UPDATE ticks SET hash = hash",
+        "CREATE TABLE mine (n int)",
+    ):
         done = run(*engine.words, *psql, statement, allowed=())
-        check(done.returncode != 0 and "permission denied" in done.stderr, f"it may not: {statement}")
+        check(
+            done.returncode != 0 and "permission denied" in done.stderr, f"it may not: {statement}"
+        )
     held = engine("exec", names["dashboard"], "ls", "/run/secrets").split()
-    check(held == ["pgpass-dashboard"], "the dashboard's container has its own password and no other secret")
+    check(
+        held == ["pgpass-dashboard"],
+        "the dashboard's container has its own password and no other secret",
+    )
 
 
 def released(port: int) -> int:
@@ -411,7 +531,9 @@ def workplace(kept: Path | None) -> Iterator[Path]:
 def main() -> int:
     """Run everything; 0 when all of it holds, 1 when not, 2 where it cannot run."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep images in this folder for the next time")
+    parser.add_argument(
+        "--keep", type=Path, metavar="FOLDER", help="keep images in this folder for the next time"
+    )
     kept = parser.parse_args().keep
     if reason := why_not_here():
         print(reason, file=sys.stderr)

@@ -1,4 +1,5 @@
-"""How many files of the package run for a step, a row of a file, and a POST; the walks of CONTRIBUTING.md.
+"""How many files of the package run for a step, a row of a file, and a POST; the walks of
+CONTRIBUTING.md.
 
 python tools/executed_files.py [--names]
 """
@@ -28,11 +29,16 @@ ROOT = str(Path(evercount.__file__).parent)
 
 @contextmanager
 def watched() -> Iterator[set[str]]:
-    """The files of the package of which a function is called meanwhile, in this thread and in those that start."""
+    """The files of the package of which a function is called meanwhile, in this thread and in those
+    that start."""
     files: set[str] = set()
 
     def note(frame: Any, event: str, _: Any) -> None:
-        if event == "call" and frame.f_code.co_filename.startswith(ROOT) and frame.f_code.co_name != "<module>":
+        if (
+            event == "call"
+            and frame.f_code.co_filename.startswith(ROOT)
+            and frame.f_code.co_name != "<module>"
+        ):
             files.add(frame.f_code.co_filename[len(ROOT) + 1 :])
 
     threading.setprofile(note)
@@ -57,14 +63,18 @@ def step(std: bool = False) -> set[str]:
 
 def row() -> set[str]:
     """One more row of a CSV that `evercount release` goes on with."""
-    declared = evercount.declare(time="time", every="1h", start="2026-01-01T00:00:00Z", epsilon=1.0, horizon=100)
+    declared = evercount.declare(
+        time="time", every="1h", start="2026-01-01T00:00:00Z", epsilon=1.0, horizon=100
+    )
     with tempfile.TemporaryDirectory() as folder:
         events, out = Path(folder, "events.csv"), Path(folder, "out.csv")
         text, secret = "time\n2026-01-01T00:30:00Z\n", Secret.generate()
         for hour in (1, 2):
             events.write_text(text)
             text += f"2026-01-01T0{hour}:30:00Z\n"
-            job = Job(str(events), declared, str(out), declared.schedule.start_of(hour + 1), secret=secret)
+            job = Job(
+                str(events), declared, str(out), declared.schedule.start_of(hour + 1), secret=secret
+            )
             with watched() as files:
                 release_file(job)
     return files

@@ -2,16 +2,18 @@
 
     python tools/mutate.py privacy mechanisms               all modules of these packages
     python tools/mutate.py privacy/time_range.py --jobs 2   one module
-    python tools/mutate.py privacy --sample 100             a hundred mutants, the same ones in every run
+    python tools/mutate.py privacy --sample 100             a hundred mutants, the same ones in
+                                                            every run
     python tools/mutate.py privacy/time_range.py --list     the mutants, without a test
 
-A mutant changes one comparison, operator, number, `and`/`or`, `not`, `min`/`max` or rounding, or leaves out one
-refusal. It is planted when the module is imported: no file changes. Each runs in a fork of a process that has numpy,
-scipy and pytest already, so that only evercount is imported again; tests that mention the module come first, and the
-first failure ends the run. Programs that tests start run without the mutant.
+A mutant changes one comparison, operator, number, `and`/`or`, `not`, `min`/`max` or rounding, or
+leaves out one refusal. It is planted when the module is imported: no file changes. Each runs in a
+fork of a process that has numpy, scipy and pytest already, so that only evercount is imported
+again; tests that mention the module come first, and the first failure ends the run. Programs that
+tests start run without the mutant.
 
-Mutants that cannot be found are explained in `tests/mutants.toml`: they change nothing that can be seen. The score is
-the share of found ones among all others.
+Mutants that cannot be found are explained in `tests/mutants.toml`: they change nothing that can be
+seen. The score is the share of found ones among all others.
 """
 
 from __future__ import annotations
@@ -95,7 +97,8 @@ class Mutant:
 
 
 def children(node: ast.AST) -> Iterator[ast.AST]:
-    """Go through what may be mutated below a node: no annotations, decorators, messages and docstrings."""
+    """Go through what may be mutated below a node: no annotations, decorators, messages and
+    docstrings."""
     left_out = {"annotation", "returns", "decorator_list", "type_params"}
     if isinstance(node, ast.Raise | ast.JoinedStr | ast.Assert):
         return
@@ -163,7 +166,11 @@ def all_changes(tree: ast.Module) -> Iterator[tuple[Mutant, ast.AST, ast.AST]]:
             old_text, new_text = (shorten(ast.unparse(part)) for part in (node, new))
             seen[function, old_text, new_text] += 1
             number = seen[function, old_text, new_text]
-            yield Mutant(function, old_text, new_text, getattr(node, "lineno", 0), number), node, new
+            yield (
+                Mutant(function, old_text, new_text, getattr(node, "lineno", 0), number),
+                node,
+                new,
+            )
 
 
 def shorten(text: str) -> str:
@@ -196,7 +203,9 @@ def planted(path: Path, name: str) -> CodeType:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for mutant, old, new in all_changes(tree):
         if mutant.name == name:
-            return compile(ast.fix_missing_locations(Replace(old, new).visit(tree)), str(path), "exec")
+            return compile(
+                ast.fix_missing_locations(Replace(old, new).visit(tree)), str(path), "exec"
+            )
     raise LookupError(name)
 
 
@@ -222,7 +231,9 @@ class Planter(importlib.abc.MetaPathFinder):
 
         places = [str(self.path.parent)] if self.path.name == "__init__.py" else None
         loader = Loader(name, str(self.path))
-        return importlib.util.spec_from_file_location(name, self.path, loader=loader, submodule_search_locations=places)
+        return importlib.util.spec_from_file_location(
+            name, self.path, loader=loader, submodule_search_locations=places
+        )
 
 
 def module_of(path: Path) -> str:
@@ -232,10 +243,14 @@ def module_of(path: Path) -> str:
 
 
 def tests_of(path: Path) -> list[str]:
-    """List the test files of a module's package, those that mention the module or its names first."""
+    """List the test files of a module's package, those that mention the module or its names
+    first."""
     package = path.relative_to(SOURCE).parts[0]
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    names = {path.stem, *(node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef))}
+    names = {
+        path.stem,
+        *(node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)),
+    }
     near = sorted((ROOT / "tests" / package).rglob("test_*.py"))
     far = [
         test
@@ -243,7 +258,8 @@ def tests_of(path: Path) -> list[str]:
         if f"{package}.{path.stem} " in test.read_text("utf-8")
     ]
     counted = {
-        test: sum(test.read_text("utf-8").count(name) for name in names) for test in dict.fromkeys([*far, *near])
+        test: sum(test.read_text("utf-8").count(name) for name in names)
+        for test in dict.fromkeys([*far, *near])
     }
     ordered = sorted(counted, key=lambda test: -counted[test])
     return [str(test.relative_to(ROOT)) for test in ordered]
@@ -300,27 +316,37 @@ def files_of(names: Sequence[str]) -> list[Path]:
     return [path for path in found if path.name != "__init__.py"]
 
 
-def examine(path: Path, chosen: list[Mutant], tests: list[str], jobs: int) -> tuple[int, list[Mutant]]:
+def examine(
+    path: Path, chosen: list[Mutant], tests: list[str], jobs: int
+) -> tuple[int, list[Mutant]]:
     """Run the mutants of a file; return how many were killed, and those that survived."""
     began = time.monotonic()
     if run(path, None, tests, 3600) != "survived":
-        raise SystemExit(f"without a mutant the tests of {path.relative_to(SOURCE)} fail: {' '.join(tests)}")
+        raise SystemExit(
+            f"without a mutant the tests of {path.relative_to(SOURCE)} fail: {' '.join(tests)}"
+        )
     seconds = 30 + 5 * (time.monotonic() - began)
 
     def verdict(mutant: Mutant) -> str:
         found = run(path, mutant.name, tests, seconds)
-        print(f"    {found:14} {path.name}:{mutant.line} {mutant.name}", file=sys.stderr, flush=True)
+        print(
+            f"    {found:14} {path.name}:{mutant.line} {mutant.name}", file=sys.stderr, flush=True
+        )
         return found
 
     with ThreadPoolExecutor(jobs) as pool:
         verdicts = list(pool.map(verdict, chosen))
-    survivors = [mutant for mutant, found in zip(chosen, verdicts, strict=True) if found == "survived"]
+    survivors = [
+        mutant for mutant, found in zip(chosen, verdicts, strict=True) if found == "survived"
+    ]
     return len(chosen) - len(survivors), survivors
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the mutants; fail if too many survive."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("names", nargs="+")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--sample", type=int)
@@ -349,10 +375,14 @@ def main(arguments: list[str] | None = None) -> int:
         for mutant in survivors:
             why = known.get(file, {}).get(mutant.name)
             explained += why is not None
-            print(f"  {file}:{mutant.line} {mutant.name}" + (f" (explained: {why})" if why else ""), flush=True)
+            print(
+                f"  {file}:{mutant.line} {mutant.name}" + (f" (explained: {why})" if why else ""),
+                flush=True,
+            )
     score = killed / max(1, len(every) - explained)
     print(
-        f"score {100 * score:.1f} %: {killed} killed, {explained} explained, {len(every) - killed - explained} survived"
+        f"score {100 * score:.1f} %: {killed} killed, {explained} explained, "
+        f"{len(every) - killed - explained} survived"
     )
     return int(score < PASSES)
 

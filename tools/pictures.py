@@ -1,4 +1,5 @@
-"""Make the pictures of README and docs: `make pictures`. The dashboard is the demo in a real browser."""
+"""Make the pictures of README and docs: `make pictures`. The dashboard is the demo in a real
+browser."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ def examples() -> None:
 
 
 def home() -> None:
-    """Flights to Boston day by day, as they were and as they are published: the picture of the site's first page."""
+    """Flights to Boston day by day, as they were and as they are published: the picture of the
+    site's first page."""
     from datetime import date, timedelta
 
     import numpy as np
@@ -32,7 +34,9 @@ def home() -> None:
     from evercount.examples.flights import by_day, flights
     from evercount.plotting import COLOURS, new_axes, save
 
-    true = np.asarray([len(day) for day in by_day(flight for flight in flights() if flight.dest == "BOS")])
+    true = np.asarray(
+        [len(day) for day in by_day(flight for flight in flights() if flight.dest == "BOS")]
+    )
     stream = Stream(Count(), Budget(epsilon=1.0, delta=1e-6), horizon=365, views=["per-tick"])
     daily = stream.run(true.tolist()).per_tick()
     span = slice(31, 31 + 59)  # February and March
@@ -45,7 +49,11 @@ def home() -> None:
     axes.set_ylim(bottom=0)
     axes.set_ylabel("flights per day")
     axes.set_xticks(days[::7], [f"{day.day} {day:%b}" for day in days[::7]], fontsize=9)
-    names = (("published", 0, COLOURS[0]), ("and its 95 % interval", -5, COLOURS[0]), ("true", 5, COLOURS[1]))
+    names = (
+        ("published", 0, COLOURS[0]),
+        ("and its 95 % interval", -5, COLOURS[0]),
+        ("true", 5, COLOURS[1]),
+    )
     for name, up, colour in names:
         place = (days[-1] + timedelta(days=1), value[-1] + up)
         axes.annotate(name, place, va="center", fontsize=9, color=colour, annotation_clip=False)
@@ -57,16 +65,34 @@ def dashboard() -> None:
     from playwright.sync_api import sync_playwright
 
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "evercount", "serve", "--demo", "--port", "0", "--db", f"{folder}/demo.db"]
-        server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=folder)
+        command = [
+            sys.executable,
+            "-m",
+            "evercount",
+            "serve",
+            "--demo",
+            "--port",
+            "0",
+            "--db",
+            f"{folder}/demo.db",
+        ]
+        server = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=folder
+        )
         try:
             assert server.stdout is not None
-            address = next(found[0] for line in server.stdout if (found := re.search(r"http://[\w.:]+", line)))
+            address = next(
+                found[0] for line in server.stdout if (found := re.search(r"http://[\w.:]+", line))
+            )
             urllib.request.urlopen(f"{address}/healthz").read()
             time.sleep(DEMO_SECONDS)
             with sync_playwright() as playwright:
-                browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
-                page = browser.new_page(viewport={"width": 1280, "height": 860}, device_scale_factor=1)
+                browser = playwright.chromium.launch(
+                    executable_path="/usr/bin/chromium", args=["--no-sandbox"]
+                )
+                page = browser.new_page(
+                    viewport={"width": 1280, "height": 860}, device_scale_factor=1
+                )
                 page.goto(f"{address}/#/stream/flu-demo/south/per-day")
                 page.wait_for_selector("#span-chart canvas", timeout=120_000)
                 page.wait_for_timeout(2000)

@@ -1,4 +1,5 @@
-"""One small example of every query: what is true, what is published, and how large the noise is. Synthetic data.
+"""One small example of every query: what is true, what is published, and how large the noise is.
+Synthetic data.
 
 `python tools/queries_page.py` prints it for docs/queries.md.
 """
@@ -18,7 +19,8 @@ from evercount.queries.base import Query
 
 TICKS = 50
 FEW = 5
-"""Ticks where the same data is cut more coarsely, for queries that then put noise on the values themselves."""
+"""Ticks where the same data is cut more coarsely, for queries that then put noise on the values
+themselves."""
 VERTICES = 400
 BUDGET = Budget(epsilon=1.0, delta=1e-6)
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"
@@ -48,11 +50,16 @@ class Shown:
 
     def line(self) -> str:
         """The row in Markdown."""
-        numbers = " | ".join(map(_short, (self.true, self.published, self.std, abs(self.true) / self.std)))
+        numbers = " | ".join(
+            map(_short, (self.true, self.published, self.std, abs(self.true) / self.std))
+        )
         return f"| `{self.code}` | {self.ticks} | {self.label} | {numbers} | {self.mechanism} |"
 
 
-HEADER = "| query | ticks | number | true | published | std | true/std | noise |\n|---|---|---|---|---|---|---|---|"
+HEADER = (
+    "| query | ticks | number | true | published | std | true/std | noise |\n"
+    "|---|---|---|---|---|---|---|---|"
+)
 
 
 def count_squares(events: Any) -> list[int]:
@@ -63,18 +70,24 @@ def count_squares(events: Any) -> list[int]:
 @cache
 def examples() -> list[Example]:
     """Every query with data of a plausible size; the same data at every call."""
-    squares = queries.register_encoder("evercount.examples.query_table:count_squares")(count_squares)
+    squares = queries.register_encoder("evercount.examples.query_table:count_squares")(
+        count_squares
+    )
     rng = np.random.default_rng(2026)
     counts = rng.poisson(200, TICKS).tolist()
     values = [np.round(4 * rng.beta(2, 5, 60)).tolist() for _ in range(TICKS)]
     keys = [rng.zipf(1.6, 300) for _ in range(TICKS)]
     keys = [np.minimum(tick, 50) - 1 for tick in keys]
-    letters = ["".join(rng.choice(list("abcd"), 2000, p=(0.4, 0.3, 0.2, 0.1))) for _ in range(TICKS)]
+    letters = [
+        "".join(rng.choice(list("abcd"), 2000, p=(0.4, 0.3, 0.2, 0.1))) for _ in range(TICKS)
+    ]
     sparse = spread_edges(rng, VERTICES, 3 * VERTICES)
     dense = spread_edges(rng, 80, 2800)
     group = 30
     inside = [(u, v) for u, v in spread_edges(rng, 2 * group, 10**9) if (u < group) == (v < group)]
-    across = [(u, v) for u, v in spread_edges(rng, 2 * group, 10**9) if (u < group) != (v < group)][:40]
+    across = [(u, v) for u, v in spread_edges(rng, 2 * group, 10**9) if (u < group) != (v < group)][
+        :40
+    ]
     traffic = [inside[i] for i in rng.integers(0, len(inside), 40_000)] + across
     cut_events = [[(u, v, 1.0) for u, v in part] for part in split(traffic)]
     mixed = _signed(split(dense, FEW))
@@ -88,7 +101,12 @@ def examples() -> list[Example]:
         Example('Average(0, 4, per="event")', queries.Average(0, 4, per="event"), values),
         Example("Histogram(50)", queries.Histogram(50), keys),
         Example("TopK(50, k=5)", queries.TopK(50, k=5), keys, 4),
-        Example("DiscoveredKeys()", queries.DiscoveredKeys(), [[f"key {key}" for key in tick] for tick in keys], 0),
+        Example(
+            "DiscoveredKeys()",
+            queries.DiscoveredKeys(),
+            [[f"key {key}" for key in tick] for tick in keys],
+            0,
+        ),
         *_people(),
         Example('Substrings("abcd", 3)', queries.Substrings("abcd", 3), letters, 4 + 16),
         Example(
@@ -100,15 +118,38 @@ def examples() -> list[Example]:
         Example('Episodes("abcd", 2)', queries.Episodes("abcd", 2), letters, 4),
         Example("Cuts(60)", queries.Cuts(60), cut_events),
         Example("Edges(400)", queries.Edges(VERTICES), edges),
-        Example("Triangles(400, max_per_edge=3)", queries.Triangles(VERTICES, max_per_edge=3), _few_triangles(rng)),
-        Example("KStars(400, k=2, max_degree=20)", queries.KStars(VERTICES, k=2, max_degree=20), edges),
-        Example("KStars(400, k=2, max_per_edge=24)", queries.KStars(VERTICES, k=2, max_per_edge=24), edges),
-        Example("DegreeHistogram(400, max_degree=20)", queries.DegreeHistogram(VERTICES, max_degree=20), few),
-        Example('DegreeSequence(400, "mixed")', queries.DegreeSequence(VERTICES, "mixed"), _signed(few), 0),
+        Example(
+            "Triangles(400, max_per_edge=3)",
+            queries.Triangles(VERTICES, max_per_edge=3),
+            _few_triangles(rng),
+        ),
+        Example(
+            "KStars(400, k=2, max_degree=20)", queries.KStars(VERTICES, k=2, max_degree=20), edges
+        ),
+        Example(
+            "KStars(400, k=2, max_per_edge=24)",
+            queries.KStars(VERTICES, k=2, max_per_edge=24),
+            edges,
+        ),
+        Example(
+            "DegreeHistogram(400, max_degree=20)",
+            queries.DegreeHistogram(VERTICES, max_degree=20),
+            few,
+        ),
+        Example(
+            'DegreeSequence(400, "mixed")',
+            queries.DegreeSequence(VERTICES, "mixed"),
+            _signed(few),
+            0,
+        ),
         Example("HighDegree(400, tau=4)", queries.HighDegree(VERTICES, tau=4), edges),
         Example('MinDegree(80, "mixed")', queries.MinDegree(80, "mixed"), mixed),
         Example('MinCut(80, "mixed")', queries.MinCut(80, "mixed"), mixed),
-        Example("SpanningForest(400, max_weight=4)", queries.SpanningForest(VERTICES, max_weight=4), weighted),
+        Example(
+            "SpanningForest(400, max_weight=4)",
+            queries.SpanningForest(VERTICES, max_weight=4),
+            weighted,
+        ),
         Example("Components(400)", queries.Components(VERTICES), split(sparse[:250])),
         Example("Matching(400)", queries.Matching(VERTICES), edges),
         Example(
@@ -122,11 +163,16 @@ def examples() -> list[Example]:
 def _people() -> list[Example]:
     """Trees, tables, values and users, from data of their own."""
     rng = np.random.default_rng(2027)
-    places = [(f"state {state}", f"county {state}-{county}") for state in range(8) for county in range(25)]
+    places = [
+        (f"state {state}", f"county {state}-{county}") for state in range(8) for county in range(25)
+    ]
     visits = [[places[i] for i in rng.integers(0, len(places), 400)] for _ in range(TICKS)]
     ages = ["0-19", "20-59", "60+"]
     states = [f"state {state}" for state in range(8)]
-    pairs = [[(path[0], ages[i]) for path, i in zip(tick, rng.integers(0, 3, 400), strict=True)] for tick in visits]
+    pairs = [
+        [(path[0], ages[i]) for path, i in zip(tick, rng.integers(0, 3, 400), strict=True)]
+        for tick in visits
+    ]
     waits = [np.minimum(rng.gamma(2.0, 12.0, 100), 127).tolist() for _ in range(TICKS)]
     users = [[f"user {i}" for i in rng.zipf(1.2, 400) % 5000] for _ in range(TICKS)]
     return [
@@ -179,7 +225,8 @@ def table() -> str:
 
 
 def spread_edges(rng: np.random.Generator, vertices: int, most: int) -> list[tuple[int, int]]:
-    """Distinct edges in random order; no vertex in more than 20 of them where fewer than all are asked for."""
+    """Distinct edges in random order; no vertex in more than 20 of them where fewer than all are
+    asked for."""
     u, v = np.triu_indices(vertices, 1)
     order = rng.permutation(len(u))
     if most >= len(u):
@@ -206,7 +253,8 @@ def _few_triangles(rng: np.random.Generator) -> list[list[tuple[int, int]]]:
 
 
 def split(events: list[Any], ticks: int = TICKS) -> list[list[Any]]:
-    """Events over all ticks: their public number is spread evenly, and an event's place in the list is its time."""
+    """Events over all ticks: their public number is spread evenly, and an event's place in the list
+    is its time."""
     bounds = np.linspace(0, len(events), ticks + 1).astype(int)
     return [events[a:b] for a, b in pairwise(bounds.tolist())]
 

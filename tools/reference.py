@@ -31,7 +31,15 @@ def one_line(text: str) -> str:
 
 def commands_page() -> str:
     """Every command with all its arguments and options."""
-    parts = [f"# Commands\n\n{WRITTEN}\n\n`evercount --install-completion` sets up completion in your shell.\n"]
+    parts = [
+        (
+            "# Commands\n"
+            "\n"
+            f"{WRITTEN}\n"
+            "\n"
+            "`evercount --install-completion` sets up completion in your shell.\n"
+        )
+    ]
     root = typer.main.get_command(app)
     context = typer.Context(root, info_name="evercount")
     for path, command in sorted(walk(root, context, "evercount")):
@@ -61,10 +69,18 @@ def command_section(path: str, command: Any) -> str:
         if parameter.param_type_name == "argument":
             name = f"`{parameter.name.upper()}`"
         else:
-            name = ", ".join(f"`{option}`" for option in [*parameter.opts, *parameter.secondary_opts])
-        default = "" if parameter.default in (None, False, ()) or callable(parameter.default) else parameter.default
+            name = ", ".join(
+                f"`{option}`" for option in [*parameter.opts, *parameter.secondary_opts]
+            )
+        default = (
+            ""
+            if parameter.default in (None, False, ()) or callable(parameter.default)
+            else parameter.default
+        )
         shown = f"`{default}`" if default != "" else ("required" if parameter.required else "")
-        rows.append(f"| {name} | {one_line(getattr(parameter, 'help', None) or '')} | {one_line(shown)} |")
+        rows.append(
+            f"| {name} | {one_line(getattr(parameter, 'help', None) or '')} | {one_line(shown)} |"
+        )
     if rows:
         lines += ["| option | meaning | default |", "|---|---|---|", *rows, ""]
     return "\n".join(lines)
@@ -79,17 +95,29 @@ def http_page() -> str:
         WRITTEN,
         "",
         "Tokens are sent as `Authorization: Bearer TOKEN`. Every error has one shape:",
-        '`{"error": {"type", "message", "remedy"}}`. A running service shows the same list at `/docs`,',
+        (
+            '`{"error": {"type", "message", "remedy"}}`. A running service shows the same list at '
+            "`/docs`,"
+        ),
         "and a description for tools at `/openapi.json`.",
         "",
     ]
     for path, operations in sorted(described["paths"].items()):
         for method, operation in operations.items():
-            lines += [f"## {method.upper()} {path}", "", inspect.cleandoc(operation.get("description", "")), ""]
+            lines += [
+                f"## {method.upper()} {path}",
+                "",
+                inspect.cleandoc(operation.get("description", "")),
+                "",
+            ]
             rows = []
             for parameter in operation.get("parameters", []):
-                kind = {"path": "in the path", "query": "query", "header": "header"}[parameter["in"]]
-                meaning = parameter.get("description", parameter.get("schema", {}).get("description", ""))
+                kind = {"path": "in the path", "query": "query", "header": "header"}[
+                    parameter["in"]
+                ]
+                meaning = parameter.get(
+                    "description", parameter.get("schema", {}).get("description", "")
+                )
                 rows.append(f"| `{parameter['name']}` | {kind} | {one_line(meaning)} |")
             if rows:
                 lines += ["| parameter | where | meaning |", "|---|---|---|", *rows, ""]
@@ -117,13 +145,22 @@ def described_api() -> FastAPI:
 
 def exit_codes_page() -> str:
     """The exit code of each kind of error."""
-    rows = {"0": ["done, even when there was nothing to do"], "130": ["stopped by Ctrl-C; no file is half-written"]}
+    rows = {
+        "0": ["done, even when there was nothing to do"],
+        "130": ["stopped by Ctrl-C; no file is half-written"],
+    }
     for _, kind in inspect.getmembers(evercount.errors, inspect.isclass):
         if issubclass(kind, evercount.errors.EvercountError) and "exit_code" in vars(kind):
             meaning = one_line((kind.__doc__ or "").split("\n\n")[0])
             rows.setdefault(str(kind.exit_code), []).append(f"`{kind.__name__}`: {meaning}")
-    table = [f"| {code} | {'<br>'.join(texts)} |" for code, texts in sorted(rows.items(), key=lambda row: int(row[0]))]
-    head = "One code for each kind of error; an error that is not listed has the code of its base in the tree below."
+    table = [
+        f"| {code} | {'<br>'.join(texts)} |"
+        for code, texts in sorted(rows.items(), key=lambda row: int(row[0]))
+    ]
+    head = (
+        "One code for each kind of error; an error that is not listed has the code of its base in "
+        "the tree below."
+    )
     tree = inspect.cleandoc(evercount.errors.__doc__ or "")
     return "\n".join(
         [
@@ -166,17 +203,29 @@ def metrics_page() -> str:
             "",
             WRITTEN,
             "",
-            "`GET /metrics` of a service answers in the text format of Prometheus. It needs a token of any role; the",
+            (
+                "`GET /metrics` of a service answers in the text format of Prometheus. It needs a "
+                "token of any role; the"
+            ),
             "metrics that only an `admin` token gets change with single events or requests.",
             "",
             "| metric | type | labels | meaning | for |",
             "|---|---|---|---|---|",
             *rows,
             "",
-            "A metric that has no sample yet shows its type and meaning only. `evercount_released_value` and",
-            f"`evercount_released_std` are there for public streams of at most {MOST_GAUGES} cells.",
+            (
+                "A metric that has no sample yet shows its type and meaning only. "
+                "`evercount_released_value` and"
+            ),
+            (
+                f"`evercount_released_std` are there for public streams of at most {MOST_GAUGES} "
+                "cells."
+            ),
             f"`evercount_accept_seconds` has quantiles of the last {REMEMBERED} accepted batches.",
-            "How the service hides single events from its metrics is described in [Security](../security.md).",
+            (
+                "How the service hides single events from its metrics is described in "
+                "[Security](../security.md)."
+            ),
             "",
         ]
     )

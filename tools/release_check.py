@@ -1,8 +1,10 @@
-"""Check a release before it is tagged: one line per step, `ok`, `FAILED` or `not checked`, with the reason.
+"""Check a release before it is tagged: one line per step, `ok`, `FAILED` or `not checked`, with the
+reason.
 
-    make release-check                         python tools/release_check.py [--strict] [--only STEP …]
+    make release-check                 python tools/release_check.py [--strict] [--only STEP …]
 
-`--strict` also fails where a step could not be checked on this machine. The steps are those of RELEASING.md.
+`--strict` also fails where a step could not be checked on this machine. The steps are those of
+RELEASING.md.
 """
 
 from __future__ import annotations
@@ -42,7 +44,18 @@ stream = Stream(Count(), Budget(1.0, 1e-6), horizon=8, secret=Secret.from_hex("{
 print(*[stream.step(count).value for count in (3, 1, 4, 1, 5, 9)])
 """
 RELEASE = (
-    *("release", "events.csv", "--time", "t", "--zone", "UTC", "--every", "1d", "--start", "2026-01-01"),
+    *(
+        "release",
+        "events.csv",
+        "--time",
+        "t",
+        "--zone",
+        "UTC",
+        "--every",
+        "1d",
+        "--start",
+        "2026-01-01",
+    ),
     *("--epsilon", "1", "--horizon", "30", "--out", "daily.csv"),
 )
 
@@ -117,7 +130,9 @@ def check_version(root: Path = ROOT) -> Outcome:
 def check_tree(root: Path = ROOT) -> Outcome:
     """Refuse files that are not committed."""
     changed = run("git", "status", "--porcelain", cwd=root).stdout.splitlines()
-    return failed(f"not committed: {', '.join(line[3:] for line in changed[:3])}") if changed else ok()
+    return (
+        failed(f"not committed: {', '.join(line[3:] for line in changed[:3])}") if changed else ok()
+    )
 
 
 def check_vectors() -> Outcome:
@@ -139,7 +154,12 @@ def check_package() -> Outcome:
 
 def has_target(name: str) -> bool:
     """Whether the Makefile has a target."""
-    return re.search(rf"^{re.escape(name)}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE) is not None
+    return (
+        re.search(
+            rf"^{re.escape(name)}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE
+        )
+        is not None
+    )
 
 
 def check_deployment() -> Outcome:
@@ -154,7 +174,9 @@ def check_deployment() -> Outcome:
 def previous_tag(root: Path = ROOT) -> str | None:
     """Find the newest tag of a version before this commit."""
     head = set(run("git", "tag", "--points-at", "HEAD", cwd=root).stdout.split())
-    tags = run("git", "tag", "--merged", "HEAD", "--list", "v[0-9]*", "--sort=-version:refname", cwd=root)
+    tags = run(
+        "git", "tag", "--merged", "HEAD", "--list", "v[0-9]*", "--sort=-version:refname", cwd=root
+    )
     return next((tag for tag in tags.stdout.split() if tag not in head), None)
 
 
@@ -168,7 +190,8 @@ def spoken(python: Path, folder: Path, *arguments: object) -> str:
 
 
 def upgrade(old: Path, new: Path, folder: Path) -> Outcome:
-    """Begin a stream and a file with one Python's evercount; another one must go on with the same bits."""
+    """Begin a stream and a file with one Python's evercount; another one must go on with the same
+    bits."""
     try:
         begun = spoken(old, folder, "-c", BEGIN_STREAM, "stream.snapshot").split()
         continued = spoken(new, folder, "-c", CONTINUE_STREAM, "stream.snapshot").split()
@@ -199,7 +222,15 @@ def install(commit: str, folder: Path) -> Path:
         ["git", "archive", "--output", archive, commit],
         ["tar", "-xf", archive, "-C", tree],
         ["uv", "venv", "--quiet", "--python", sys.executable, folder / "env"],
-        ["uv", "pip", "install", "--quiet", "--python", folder / "env" / "bin" / "python", f"{tree}[files]"],
+        [
+            "uv",
+            "pip",
+            "install",
+            "--quiet",
+            "--python",
+            folder / "env" / "bin" / "python",
+            f"{tree}[files]",
+        ],
     ]
     for step in steps:
         done = run(*step)
@@ -250,7 +281,9 @@ def code_of(found: list[Outcome], strict: bool) -> int:
 
 def main() -> int:
     """Run the steps and print a line for each."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--strict", action="store_true")
     parser.add_argument("--only", action="append", choices=tuple(STEPS))
     given = parser.parse_args()

@@ -1,9 +1,11 @@
-"""Write the list of parts of a release (SBOM, CycloneDX 1.6): each package that the extras need, with its hashes.
+"""Write the list of parts of a release (SBOM, CycloneDX 1.6): each package that the extras need,
+with its hashes.
 
     python tools/sbom.py [--extra all] [--write FILE]
 
-The packages are those of the environment, found from `pyproject.toml` through what each one requires; versions and
-hashes are those of the lock for this Python. The list has no time and no random number: one commit has one list.
+The packages are those of the environment, found from `pyproject.toml` through what each one
+requires; versions and hashes are those of the lock for this Python. The list has no time and no
+random number: one commit has one list.
 """
 
 from __future__ import annotations
@@ -115,7 +117,10 @@ def bill(extra: str) -> dict[str, Any]:
     ]
     first = sorted({reference[canonicalize_name(need.name)] for need in direct})
     dependencies = [{"ref": top, "dependsOn": first}]
-    dependencies += [{"ref": reference[name], "dependsOn": [reference[part] for part in edges[name]]} for name in edges]
+    dependencies += [
+        {"ref": reference[name], "dependsOn": [reference[part] for part in edges[name]]}
+        for name in edges
+    ]
     return {
         "bomFormat": "CycloneDX",
         "specVersion": "1.6",
@@ -137,7 +142,9 @@ def bill(extra: str) -> dict[str, Any]:
 
 def main() -> int:
     """Print the list, or write it to a file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--extra", default="all")
     parser.add_argument("--write", type=Path)
     given = parser.parse_args()

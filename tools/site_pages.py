@@ -1,8 +1,10 @@
-"""A hook of mkdocs: pages that lie outside `docs/` join the site, and links between all of them stay whole.
+"""A hook of mkdocs: pages that lie outside `docs/` join the site, and links between all of them
+stay whole.
 
-Proofs lie next to the code that they prove; changelog and map of the rooms lie at the top of the repository. Here they
-become pages of the site without being copied. A link to a file that is not a page (code, a test) becomes plain text.
-Pages with formulas get KaTeX, from `docs/assets/katex`; the others do not load it.
+Proofs lie next to the code that they prove; changelog and map of the rooms lie at the top of the
+repository. Here they become pages of the site without being copied. A link to a file that is not a
+page (code, a test) becomes plain text. Pages with formulas get KaTeX, from `docs/assets/katex`; the
+others do not load it.
 """
 
 from __future__ import annotations
@@ -37,19 +39,21 @@ MACROS = r"""{
     }
     return "\\sqrt{" + (next === "(" ? taken.slice(1, -1) : taken).join("") + "}";
   },
-}"""
-"""Formulas of proofs are written with these letters, to be read in an editor; KaTeX does not know them by itself."""
+}"""  # noqa: E501
+"""Formulas of proofs are written with these letters, to be read in an editor; KaTeX does not know
+them by itself."""
 MATH = """<link rel="stylesheet" href="{0}katex.min.css"><script src="{0}katex.min.js"></script><script>
 for (const one of document.querySelectorAll(".arithmatex")) {{
   const text = one.textContent.trim(); // in (...) within a line, in [...] on its own, each bracket after a backslash
   const options = {{displayMode: text[1] === "[", throwOnError: false, strict: "ignore", macros: {1}}};
   katex.render(text.slice(2, -2), one, options);
 }}
-</script>"""
+</script>"""  # noqa: E501
 
 
 def outside_pages() -> dict[Path, str]:
-    """Markdown outside `docs/` that the site shows: path in the repository, and where it goes in the site."""
+    """Markdown outside `docs/` that the site shows: path in the repository, and where it goes in
+    the site."""
     pages = {
         Path("CHANGELOG.md"): "explanation/changelog.md",
         Path("CONTRIBUTING.md"): "explanation/contributing.md",
@@ -72,7 +76,9 @@ def on_files(files: Files, config: MkDocsConfig, **_: Any) -> Files:
         text = (ROOT / path).read_text(encoding="utf-8")
         files.append(File.generated(config, place, content=text))
         if path.name.endswith(".proof.md"):
-            title = next((line[2:] for line in text.splitlines() if line.startswith("# ")), path.stem)
+            title = next(
+                (line[2:] for line in text.splitlines() if line.startswith("# ")), path.stem
+            )
             rows.append(f"| `{path.parts[2]}` | [{title}]({PurePosixPath(place).name}) |")
     table = "\n".join(["| room | proof |", "|---|---|", *rows])
     text = f"# Proofs\n\nEvery claim about privacy has a proof next to its code.\n\n{table}\n"
@@ -112,7 +118,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: Any) 
 def on_post_page(output: str, page: Page, **_: Any) -> str:
     """Name the search for screen readers; add KaTeX where there is a formula."""
     output = output.replace(
-        'data-md-component="search" role="dialog"', 'data-md-component="search" role="dialog" aria-label="Search"'
+        'data-md-component="search" role="dialog"',
+        'data-md-component="search" role="dialog" aria-label="Search"',
     )
     if 'class="arithmatex"' not in output:
         return output

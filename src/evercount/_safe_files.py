@@ -1,8 +1,10 @@
-"""Files that hold secrets or promises: no symbolic links, for the owner only, one user at a time, down to the disk.
+"""Files that hold secrets or promises: no symbolic links, for the owner only, one user at a time,
+down to the disk.
 
-The rule for symbolic links is the same at every door: a file that evercount writes is named itself. Writing through a
-link would let anyone who may change the link choose which file is overwritten, and renaming over a link would replace
-the link and leave the file that it points to behind. So a link is refused, and the message names its target.
+The rule for symbolic links is the same at every door: a file that evercount writes is named itself.
+Writing through a link would let anyone who may change the link choose which file is overwritten,
+and renaming over a link would replace the link and leave the file that it points to behind. So a
+link is refused, and the message names its target.
 """
 
 from __future__ import annotations
@@ -32,18 +34,21 @@ def refuse_link(what: str, path: Path) -> None:
             f"{path.parent.resolve() / path.readlink()}, or remove the link"
         )
     if path.exists() and not path.is_file() and not path.is_dir():
-        raise StoreError(f"{what} {path} is not a regular file, but would be replaced by one: name another file")
+        raise StoreError(
+            f"{what} {path} is not a regular file, but would be replaced by one: name another file"
+        )
 
 
 def open_private(path: Path, flags: int) -> int:
-    """A handle of a file that is created for its owner only; the last part of `path` is never followed as a link."""
+    """A handle of a file that is created for its owner only; the last part of `path` is never
+    followed as a link."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
 
 def read_secret_file(what: str, path: Path, *, links: bool = True) -> str:
-    """The text of a file that only its owner (this user or root) and those whom root lets in can read. Root may give
-    the file to a group or by an access list, which systemd does with credentials and which looks like a group here.
-    Nothing of the text is in a message."""
+    """The text of a file that only its owner (this user or root) and those whom root lets in can
+    read. Root may give the file to a group or by an access list, which systemd does with
+    credentials and which looks like a group here. Nothing of the text is in a message."""
     try:
         handle = os.open(path, os.O_RDONLY) if links else open_private(path, os.O_RDONLY)
         with os.fdopen(handle, encoding="utf-8") as content:
@@ -61,17 +66,20 @@ def read_secret_file(what: str, path: Path, *, links: bool = True) -> str:
 def _refuse_readers(what: str, path: Path, facts: os.stat_result) -> None:
     mine = facts.st_uid == os.geteuid()
     if not mine and facts.st_uid != 0:
-        raise ParameterError(f"{what} {path} must belong to the user who runs this program, or to root")
+        raise ParameterError(
+            f"{what} {path} must belong to the user who runs this program, or to root"
+        )
     if facts.st_mode & (0o077 if mine else 0o007):
         remedy = "chmod 600" if mine else "chmod o="
         raise ParameterError(f"other users can read or change {what} {path}: {remedy} {path}")
 
 
 def keep_others_out(what: str, paths: Sequence[Path], rights: int) -> None:
-    """Take these rights on files of ours from all other users, and tell the operator of the first that had them.
+    """Take these rights on files of ours from all other users, and tell the operator of the first
+    that had them.
 
-    A group keeps its rights: orchestrators give volumes to a group. A file system without owners shows rights that
-    nobody can take away; then the operator is told every time.
+    A group keeps its rights: orchestrators give volumes to a group. A file system without owners
+    shows rights that nobody can take away; then the operator is told every time.
     """
     warnings = []
     for path in paths:
@@ -90,16 +98,17 @@ def keep_others_out(what: str, paths: Sequence[Path], rights: int) -> None:
 
 
 def new_private(path: Path) -> IO[bytes]:
-    """A new file for its owner only; what stood at `path` before is removed, a link too, and never written to."""
+    """A new file for its owner only; what stood at `path` before is removed, a link too, and never
+    written to."""
     path.unlink(missing_ok=True)
     return os.fdopen(open_private(path, os.O_CREAT | os.O_WRONLY | os.O_EXCL), "wb")
 
 
 @contextlib.contextmanager
 def replaced(path: Path, mode: int = 0o600) -> Iterator[IO[bytes]]:
-    """Write a new file next to `path`, then put it in its place. When the block ends it is on the disk. The new file is
-    created, never opened: what somebody else put under its name is not written to. A block that raises changes
-    nothing."""
+    """Write a new file next to `path`, then put it in its place. When the block ends it is on the
+    disk. The new file is created, never opened: what somebody else put under its name is not
+    written to. A block that raises changes nothing."""
     fresh = path.with_name(f".{path.name}.new")
     try:
         with new_private(fresh) as file:
@@ -116,7 +125,8 @@ def replaced(path: Path, mode: int = 0o600) -> Iterator[IO[bytes]]:
 
 
 def new_mode(path: Path) -> int:
-    """The permissions of a file that is meant to be read by others: those that it has, else those of any new file."""
+    """The permissions of a file that is meant to be read by others: those that it has, else those
+    of any new file."""
     if path.exists():
         return path.stat().st_mode & 0o777
     mask = os.umask(0o077)
@@ -134,7 +144,8 @@ def disk_errors(what: str) -> Iterator[None]:
 
 
 def lock_exclusively(handle: int, wait: bool = False) -> None:
-    """Lock an open file until its handle is closed. Where another handle has the lock: OSError at once, or `wait`."""
+    """Lock an open file until its handle is closed. Where another handle has the lock: OSError at
+    once, or `wait`."""
     fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 

@@ -1,9 +1,11 @@
-"""Checks of arguments and of public texts that all packages share. Each raises a ParameterError that names the value.
+"""Checks of arguments and of public texts that all packages share. Each raises a ParameterError
+that names the value.
 
-Public texts are keys, labels and letters that are printed, plotted and compared by eye. Two of them that look alike
-must not be two keys, and none may change how its neighbours are displayed. So a public text is in Unicode's composed
-form (NFC) and holds no character that is invisible or steers the display. Events are never changed to fit: an event's
-key that is not exactly in the list (its decomposed twin, say) is an unknown key.
+Public texts are keys, labels and letters that are printed, plotted and compared by eye. Two of them
+that look alike must not be two keys, and none may change how its neighbours are displayed. So a
+public text is in Unicode's composed form (NFC) and holds no character that is invisible or steers
+the display. Events are never changed to fit: an event's key that is not exactly in the list (its
+decomposed twin, say) is an unknown key.
 """
 
 from __future__ import annotations
@@ -31,13 +33,17 @@ AnyArray: TypeAlias = npt.NDArray[Any]
 
 
 def check_kind(what: str, value: object, kinds: Any, example: str) -> None:
-    """Refuse a value of another type, with one that works. It may be a secret, so only its type is named."""
+    """Refuse a value of another type, with one that works. It may be a secret, so only its type is
+    named."""
     if not isinstance(value, kinds):
-        raise ParameterError(f"{what} must be a value such as {example}, got {type(value).__name__}")
+        raise ParameterError(
+            f"{what} must be a value such as {example}, got {type(value).__name__}"
+        )
 
 
 def check_number(what: str, value: object) -> float:
-    """`value` as a finite float; booleans, strings and anything else that is not a real number are refused."""
+    """`value` as a finite float; booleans, strings and anything else that is not a real number are
+    refused."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise ParameterError(f"{what} must be a number, got {value!r} ({type(value).__name__})")
     try:
@@ -64,15 +70,18 @@ def check_delta(value: object, *, pure: bool = False) -> float:
         if pure:
             return 0.0
         raise ParameterError(
-            "delta=0 is pure differential privacy, which Gaussian noise cannot give; only pure mechanisms "
-            "offer it. Choose a small positive delta, for example 1e-10."
+            "delta=0 is pure differential privacy, which Gaussian noise cannot give; only pure "
+            "mechanisms offer it. Choose a small positive delta, for example 1e-10."
         )
     if not 0 < number < 1:
-        allowed = "0 (pure privacy) or more and below 1" if pure else "between 0 and 1, both excluded"
+        allowed = (
+            "0 (pure privacy) or more and below 1" if pure else "between 0 and 1, both excluded"
+        )
         raise ParameterError(f"delta must be {allowed}, got {value!r}")
     if number < 2.0**-1022:
         raise ParameterError(
-            f"delta={value!r} is below the normal doubles (2.3e-308): it cannot be computed with safely."
+            f"delta={value!r} is below the normal doubles (2.3e-308): it cannot be computed with "
+            "safely."
         )
     return number
 
@@ -100,7 +109,8 @@ def check_probability(what: str, value: object) -> float:
 
 
 def chance_outside(level: object) -> float:
-    """1 − level, the β of theorems, in decimals: 0.05 where binary floats have 0.050000000000000044.
+    """1 − level, the β of theorems, in decimals: 0.05 where binary floats have
+    0.050000000000000044.
 
     >>> chance_outside(0.95), chance_outside(0.999999)
     (0.05, 1e-06)
@@ -115,7 +125,8 @@ def check_name(kind: str, value: Any, known: tuple[str, ...]) -> None:
 
 
 def stated(number: float) -> str:
-    """A number of a privacy promise in up to six digits, rounded up: the printed promise must hold too."""
+    """A number of a privacy promise in up to six digits, rounded up: the printed promise must hold
+    too."""
     with localcontext(prec=6, rounding=ROUND_CEILING):
         return f"{float(+Decimal(repr(float(number)))):g}"
 
@@ -136,13 +147,14 @@ _STRICT = json.JSONDecoder(object_pairs_hook=_members, parse_constant=_constant)
 
 
 def strict_json(text: str) -> Any:
-    """JSON from outside, or ValueError: without NaN, and without a member that occurs twice, of which two readers could
-    take different ones."""
+    """JSON from outside, or ValueError: without NaN, and without a member that occurs twice, of
+    which two readers could take different ones."""
     return _STRICT.decode(text)
 
 
 BYTES_PER_CELL = 512
-"""What a running stream keeps per cell, rounded up: sum, increment, release, label, encoder, noise buffers."""
+"""What a running stream keeps per cell, rounded up: sum, increment, release, label, encoder, noise
+buffers."""
 
 
 def require_fits(cells: int, what: str, remedy: str) -> None:
@@ -150,8 +162,8 @@ def require_fits(cells: int, what: str, remedy: str) -> None:
     need, have = cells * BYTES_PER_CELL, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if need > have // 2:
         raise TooLarge(
-            f"{what} has {cells:,} cells and would need about {need / 2**30:,.1f} GiB; half of this machine's "
-            f"memory is {have / 2**31:,.1f} GiB. {remedy}"
+            f"{what} has {cells:,} cells and would need about {need / 2**30:,.1f} GiB; half of "
+            f"this machine's memory is {have / 2**31:,.1f} GiB. {remedy}"
         )
 
 
@@ -172,15 +184,16 @@ REFUSED = {
 def check_public_text(what: str, text: str) -> str:
     r"""`text` unchanged, or the reason why it cannot be a public text.
 
-    **Guarantee.** Accepted texts that are canonically equivalent are equal, and none holds a character of the
-    categories in `REFUSED`, to which all text-direction controls belong. Look-alikes of different scripts (Latin and
-    Cyrillic "a") are different texts. Test: tests/test_text_rules.py::test_what_is_refused.
+    **Guarantee.** Accepted texts that are canonically equivalent are equal, and none holds a
+    character of the categories in `REFUSED`, to which all text-direction controls belong.
+    Look-alikes of different scripts (Latin and Cyrillic "a") are different texts. Test:
+    tests/test_text_rules.py::test_what_is_refused.
 
     >>> check_public_text("the key", "café")
     'café'
     >>> check_public_text("the key", "\u202eevil")
     Traceback (most recent call last):
-    evercount.errors.ParameterError: the key '\u202eevil' holds U+202E, an invisible or text-direction character: ...
+    evercount.errors.ParameterError: the key '\u202eevil' holds U+202E, an invisible or ...
     """
     if not isinstance(text, str):
         raise ParameterError(f"{what} must be a string, got {type(text).__name__}")
@@ -190,14 +203,15 @@ def check_public_text(what: str, text: str) -> str:
 
 
 def csv_text(text: str) -> str:
-    """A label as a CSV file holds it: with ' before =, +, -, @ and ', so that no spreadsheet runs it as a formula.
-    Without its first character, where that is ', it is the label again. Test:
+    """A label as a CSV file holds it: with ' before =, +, -, @ and ', so that no spreadsheet runs
+    it as a formula. Without its first character, where that is ', it is the label again. Test:
     tests/test_text_rules.py::test_labels_in_csv_run_nothing_and_can_be_read_back."""
     return f"'{text}" if text[:1] in _RUN else text
 
 
 def aligned(rows: Sequence[Sequence[str]], left: int = 0, gap: int = 2) -> list[str]:
-    """Lines with columns of one width each, `gap` apart; the first `left` columns begin at their left.
+    """Lines with columns of one width each, `gap` apart; the first `left` columns begin at their
+    left.
 
     >>> aligned([["noise", "std"], ["fresh", "1.4"]], left=1)
     ['noise  std', 'fresh  1.4']
@@ -205,7 +219,9 @@ def aligned(rows: Sequence[Sequence[str]], left: int = 0, gap: int = 2) -> list[
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     sides = [str.ljust if place < left else str.rjust for place in range(len(widths))]
     return [
-        (" " * gap).join(side(text, width) for side, text, width in zip(sides, row, widths, strict=True))
+        (" " * gap).join(
+            side(text, width) for side, text, width in zip(sides, row, widths, strict=True)
+        )
         for row in rows
     ]
 
@@ -214,7 +230,12 @@ def fault(text: str) -> str | None:
     """What is wrong with a public text and how to fix it; None where nothing is."""
     if not text:
         return "is empty: write at least one character"
-    if text.isascii() and text.isprintable() and text[0] != " " != text[-1] and len(text) <= LONGEST:
+    if (
+        text.isascii()
+        and text.isprintable()
+        and text[0] != " " != text[-1]
+        and len(text) <= LONGEST
+    ):
         return None
     if len(text) > LONGEST:
         return f"is longer than {LONGEST} characters: shorten it"
@@ -223,7 +244,10 @@ def fault(text: str) -> str | None:
         if kind in REFUSED:
             return f"holds U+{ord(character):04X}, {REFUSED[kind]}: remove it"
     if unicodedata.category(text[0]).startswith("M"):
-        return "begins with a combining mark, which joins the text before it: begin with another character"
+        return (
+            "begins with a combining mark, which joins the text before it: begin with another "
+            "character"
+        )
     if text != text.strip():
         return "begins or ends with white space: remove it"
     if not unicodedata.is_normalized("NFC", text):
@@ -232,7 +256,8 @@ def fault(text: str) -> str | None:
 
 
 def displayable(text: str) -> str:
-    """A text as it may be displayed: itself, or escaped where it breaks the rule, as a word of legal letters may."""
+    """A text as it may be displayed: itself, or escaped where it breaks the rule, as a word of
+    legal letters may."""
     return text if fault(text) is None else escaped(text)
 
 

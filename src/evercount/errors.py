@@ -2,27 +2,41 @@
 
     EvercountError
     ├── ParameterError (ValueError)      a parameter is outside its domain: nothing was built
-    │   ├── UnknownName                  a name is not in the list; carries the nearest and all of them
-    │   └── TooLarge                     the request is legal but would not fit; carries what it would need
-    ├── InputError (ValueError)          data offered to a stream is not legal: the stream is unchanged
-    │   ├── BadRows                      rows of a file that are not events; carries their number and the first few
-    │   ├── EventRefused                 one event of it is not; carries its place, so that it can be renumbered
-    │   ├── LogUnreachable               a log that messages are read from does not answer: try again
+    │   ├── UnknownName                  a name is not in the list; carries the nearest and all of
+    │   │                                them
+    │   └── TooLarge                     the request is legal but would not fit; carries what it
+    │                                    would need
+    ├── InputError (ValueError)          data offered to a stream is not legal: the stream is
+    │                                    unchanged
+    │   ├── BadRows                      rows of a file that are not events; carries their number
+    │   │                                and the first few
+    │   ├── EventRefused                 one event of it is not; carries its place, so that it can
+    │   │                                be renumbered
+    │   ├── LogUnreachable               a log that messages are read from does not answer: try
+    │   │                                again
     │   └── TooEarly                     an event lies in a tick that has not begun
     ├── HorizonReached                   a step past the declared horizon: the stream is unchanged
-    │   └── PrecisionReached             no horizon, but the proved price of finite arithmetic ends here
+    │   └── PrecisionReached             no horizon, but the proved price of finite arithmetic ends
+    │                                    here
     ├── AlreadyReleased                  a closed tick was offered again with different data
     ├── BudgetExceeded                   a ledger was asked to spend more than it has
-    ├── SnapshotError                    a snapshot is corrupt, truncated, foreign or of another format
-    ├── StoreError                       the durable store refuses: locked, tampered with, rolled back, unreadable
+    ├── SnapshotError                    a snapshot is corrupt, truncated, foreign or of another
+    │                                    format
+    ├── StoreError                       the durable store refuses: locked, tampered with, rolled
+    │                                    back, unreadable
     │   ├── Conflict                     a name or key was used before for something else
     │   ├── StreamStopped                the stream takes no more events
-    │   ├── CatchingUp                   the stream closes ticks that it missed; carries when to try again
+    │   ├── CatchingUp                   the stream closes ticks that it missed; carries when to try
+    │   │                                again
     │   └── Busy                         too many requests wait for the store
-    ├── Problem                          an HTTP request is refused; carries the status of the answer
-    ├── MessageRejected                  a message of a local-model client is malformed or out of range
-    ├── ServiceRefused                   a client's request: the service cannot be reached, or refuses it
-    └── MissingExtra (ImportError)       an optional part is not installed; carries the install command
+    ├── Problem                          an HTTP request is refused; carries the status of the
+    │                                    answer
+    ├── MessageRejected                  a message of a local-model client is malformed or out of
+    │                                    range
+    ├── ServiceRefused                   a client's request: the service cannot be reached, or
+    │                                    refuses it
+    └── MissingExtra (ImportError)       an optional part is not installed; carries the install
+                                         command
 
 Messages carry the offending value and the remedy. They never carry a raw count of the stream.
 """
@@ -49,7 +63,9 @@ class EvercountError(Exception):
         return _unpickled, (type(self), tuple(map(_plain, self.args)), carried)
 
 
-def _unpickled(kind: type[EvercountError], args: tuple[Any, ...], carried: dict[str, Any]) -> EvercountError:
+def _unpickled(
+    kind: type[EvercountError], args: tuple[Any, ...], carried: dict[str, Any]
+) -> EvercountError:
     """The error as it was: its constructor takes other arguments than its message."""
     error = kind.__new__(kind, *args)
     BaseException.__init__(error, *args)
@@ -58,14 +74,16 @@ def _unpickled(kind: type[EvercountError], args: tuple[Any, ...], carried: dict[
 
 
 def _plain(value: Any) -> Any:
-    """The value, or its text where it may not be one that can be pickled: such an error would hang a pool for ever."""
+    """The value, or its text where it may not be one that can be pickled: such an error would hang
+    a pool for ever."""
     if value is None or isinstance(value, bool | int | float | str | bytes):
         return value
     if type(value) in (tuple, list):
         return type(value)(map(_plain, value))
     if type(value) is dict:
         return {_plain(name): _plain(item) for name, item in value.items()}
-    if is_dataclass(value) and type(value).__module__.startswith("evercount."):  # rows of a file, or a table
+    # rows of a file, or a table
+    if is_dataclass(value) and type(value).__module__.startswith("evercount."):
         return value
     return repr(value)
 
@@ -102,8 +120,9 @@ class InputError(EvercountError, ValueError):
 class BadRows(InputError):
     """Rows that are not events, and skipping them was not allowed; nothing was published.
 
-    `bad` is their number, `shown` are the first of them. The message says where they are and why, not what is in them:
-    messages end in logs and notebooks. `text` of each in `shown` is its raw input.
+    `bad` is their number, `shown` are the first of them. The message says where they are and why,
+    not what is in them: messages end in logs and notebooks. `text` of each in `shown` is its raw
+    input.
     """
 
     def __init__(self, name: str, bad: int, shown: tuple[object, ...]) -> None:
@@ -112,23 +131,28 @@ class BadRows(InputError):
         listed = "".join(f"\n  {reject}" for reject in shown)
         more = f"\n  … and {bad - len(shown)} more" if bad > len(shown) else ""
         super().__init__(
-            f"{name} has {bad} bad {'row' if bad == 1 else 'rows'}; nothing was published:{listed}{more}\nFix them, "
-            "or skip them with `skip_bad`; `rejects` writes all of them, with what is in them, to a private file."
+            f"{name} has {bad} bad {'row' if bad == 1 else 'rows'}; nothing was "
+            f"published:{listed}{more}\n"
+            "Fix them, or skip them with `skip_bad`; `rejects` writes all of them, with what is in "
+            "them, to a private file."
         )
 
 
 class EventRefused(InputError):
-    """One event is not legal: `number` is its place (from 0) in what was offered, `reason` says why.
+    """One event is not legal: `number` is its place (from 0) in what was offered, `reason` says
+    why.
 
-    A tick of the library is what one call offers. The service offers parts of a request, and its answer counts from the
-    beginning of that request: see `numbered`.
+    A tick of the library is what one call offers. The service offers parts of a request, and its
+    answer counts from the beginning of that request: see `numbered`.
 
     >>> refused = EventRefused(3, "is not a letter")
-    >>> str(refused), str(refused.numbered(7, "of this request"))
-    ('event 3 of this tick (from 0) is not a letter', 'event 7 of this request (from 0) is not a letter')
+    >>> print(refused, refused.numbered(7, "of this request"), sep="; ")
+    event 3 of this tick (from 0) is not a letter; event 7 of this request (from 0) is not a letter
     """
 
-    def __init__(self, number: int, reason: str, what: str = "event", where: str = "of this tick") -> None:
+    def __init__(
+        self, number: int, reason: str, what: str = "event", where: str = "of this tick"
+    ) -> None:
         self.number, self.reason, self.what = number, reason, what
         super().__init__(f"{what} {number} {where} (from 0) {reason}")
 
@@ -146,7 +170,8 @@ class EventRefused(InputError):
 
 
 class LogUnreachable(InputError):
-    """A log that messages are read from does not answer; nothing was lost, and a later try goes on."""
+    """A log that messages are read from does not answer; nothing was lost, and a later try goes
+    on."""
 
 
 class TooEarly(InputError):
@@ -157,18 +182,21 @@ class HorizonReached(EvercountError):
     """A step past the declared horizon; the stream is unchanged."""
 
     exit_code = 4
-    table: Any = None  # of a run of files: what the stream has published, where a state alone keeps it
+    # of a run of files: what the stream has published, where a state alone keeps it
+    table: Any = None
 
     def __init__(
         self,
         horizon: int,
-        remedy: str = "Start a new stream (its budget adds to the spent one) or, next time, use horizon=None for a "
-        "stream without end.",
+        remedy: str = (
+            "Start a new stream (its budget adds to the spent one) or, next time, use horizon=None "
+            "for a stream without end."
+        ),
     ) -> None:
         self.horizon = horizon
         super().__init__(
-            f"the stream has released all {horizon} ticks of its horizon and refuses tick {horizon + 1}: the noise "
-            f"is calibrated to that many. {remedy}"
+            f"the stream has released all {horizon} ticks of its horizon and refuses tick "
+            f"{horizon + 1}: the noise is calibrated to that many. {remedy}"
         )
 
 
@@ -178,14 +206,16 @@ class PrecisionReached(HorizonReached):
     def __init__(self, limit: int) -> None:
         EvercountError.__init__(
             self,
-            f"the stream has no horizon, but the price of finite arithmetic is accounted for {limit} ticks only, so "
-            f"tick {limit + 1} is refused. Start a new stream (its budget adds to the spent one).",
+            "the stream has no horizon, but the price of finite arithmetic is accounted for "
+            f"{limit} ticks only, so tick {limit + 1} is refused. Start a new stream (its budget "
+            "adds to the spent one).",
         )
         self.horizon = limit
 
 
 class AlreadyReleased(EvercountError):
-    """A closed tick was offered again with different data; releasing it would reveal the difference."""
+    """A closed tick was offered again with different data; releasing it would reveal the
+    difference."""
 
     exit_code = 5
 
@@ -203,9 +233,11 @@ class SnapshotError(EvercountError):
 
 
 class StoreError(EvercountError):
-    """The durable store refuses: locked by another writer, tampered with, rolled back or unreadable.
+    """The durable store refuses: locked by another writer, tampered with, rolled back or
+    unreadable.
 
-    `str(error)` may be shown to anybody. `detail` is for the operator: it may name hosts, files and streams.
+    `str(error)` may be shown to anybody. `detail` is for the operator: it may name hosts, files and
+    streams.
     """
 
     def __init__(self, message: str, detail: str = "") -> None:
@@ -256,19 +288,31 @@ class Busy(StoreError):
 class Problem(EvercountError):
     """An HTTP request that is refused, with the status and the kind of error that its answer names.
 
-    `remedy` says what the client can do; None leaves it to the status. `retry` is the number of seconds after which
-    the same request may succeed.
+    `remedy` says what the client can do; None leaves it to the status. `retry` is the number of
+    seconds after which the same request may succeed.
     """
 
     def __init__(
-        self, status: int, kind: str, message: str, remedy: str | None = None, retry: float | None = None
+        self,
+        status: int,
+        kind: str,
+        message: str,
+        remedy: str | None = None,
+        retry: float | None = None,
     ) -> None:
-        self.status, self.kind, self.message, self.remedy, self.retry = status, kind, message, remedy, retry
+        self.status, self.kind, self.message, self.remedy, self.retry = (
+            status,
+            kind,
+            message,
+            remedy,
+            retry,
+        )
         super().__init__(message)
 
 
 class MessageRejected(EvercountError, ValueError):
-    """A message of a local-model client is malformed or out of range; the aggregate is unchanged."""
+    """A message of a local-model client is malformed or out of range; the aggregate is
+    unchanged."""
 
     exit_code = 3
 
@@ -276,8 +320,8 @@ class MessageRejected(EvercountError, ValueError):
 class ServiceRefused(EvercountError):
     """A request of a client: the service cannot be reached, or refuses it.
 
-    `status` is the HTTP status of the answer; None where there was no answer. `events` is the size of the batch that
-    an Idempotency-Key was used for before, where the service knows it.
+    `status` is the HTTP status of the answer; None where there was no answer. `events` is the size
+    of the batch that an Idempotency-Key was used for before, where the service knows it.
     """
 
     exit_code = 8
@@ -295,4 +339,6 @@ class MissingExtra(EvercountError, ImportError):
     def __init__(self, what: str, extra: str, *, package: bool = False) -> None:
         self.extra = extra
         command = extra if package else f"'evercount[{extra}]'"
-        super().__init__(f"{what} needs an optional part that is not installed: pip install {command}")
+        super().__init__(
+            f"{what} needs an optional part that is not installed: pip install {command}"
+        )

@@ -1,4 +1,5 @@
-"""Statistics of a growing graph: edges arrive and leave, one person's edge or all edges of a person are protected."""
+"""Statistics of a growing graph: edges arrive and leave, one person's edge or all edges of a person
+are protected."""
 
 from evercount.queries import (
     Components,

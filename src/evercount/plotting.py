@@ -1,4 +1,5 @@
-"""Charts of published numbers and of planned errors: by matplotlib, without a screen. What notebooks show."""
+"""Charts of published numbers and of planned errors: by matplotlib, without a screen. What
+notebooks show."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TimeArray = np.ndarray[Any, np.dtype[np.datetime64]]
-MOST_PLOTTED_TICKS = 4000  # a chart of more ticks draws only this many of them, evenly spaced: it has no more pixels
+# a chart of more ticks draws only this many of them, evenly spaced: it has no more pixels
+MOST_PLOTTED_TICKS = 4000
 
 COLOURS = ("#14647f", "#d55e00", "#009e73", "#aa4499", "#b8860b", "#4a6fe3", "#882255", "#555555")
 """Told apart by readers who see red and green alike, and in grey; the first is the dashboard's."""
@@ -32,15 +34,21 @@ DASHES: tuple[Any, ...] = ("-", (0, (6, 2)), (0, (2, 1.5)), (0, (8, 2, 2, 2)))
 
 def line_style(number: int) -> dict[str, Any]:
     """Colour and dash of the curve with this number."""
-    return {"color": COLOURS[number % len(COLOURS)], "linestyle": DASHES[number // len(COLOURS) % len(DASHES)]}
+    return {
+        "color": COLOURS[number % len(COLOURS)],
+        "linestyle": DASHES[number // len(COLOURS) % len(DASHES)],
+    }
 
 
 def label_lines(axes: Axes, size: float = 8.0) -> None:
-    """Write the name of each line at its right end, in its colour; names that overlap move apart. Call it last."""
+    """Write the name of each line at its right end, in its colour; names that overlap move apart.
+    Call it last."""
     from scipy.optimize import isotonic_regression  # slow to import
 
     lines = [
-        line for line in axes.get_lines() if not str(line.get_label()).startswith("_") and np.size(line.get_xdata())
+        line
+        for line in axes.get_lines()
+        if not str(line.get_label()).startswith("_") and np.size(line.get_xdata())
     ]
     figure: Any = axes.get_figure()
     axes.autoscale_view()
@@ -53,13 +61,24 @@ def label_lines(axes: Axes, size: float = 8.0) -> None:
     if len(names) == 0 or tops[-1] > 1.2:  # more names than fit
         axes.legend(frameon=False, fontsize=size, loc="center left", bbox_to_anchor=(1.01, 0.5))
         return
-    wanted = np.asarray([min(max(y, 0.0), 1.0) for y, _ in names]) - np.asarray(heights) / whole / 2 - tops[:-1]
+    wanted = (
+        np.asarray([min(max(y, 0.0), 1.0) for y, _ in names])
+        - np.asarray(heights) / whole / 2
+        - tops[:-1]
+    )
     # the nearest places that never fall: names keep their order and their distance
     moved = isotonic_regression(wanted).x + tops[:-1] + np.asarray(heights) / whole / 2
     for y, (_, line) in zip(moved, names, strict=True):
         colour: Any = line.get_color()
         text = str(line.get_label())
-        axes.annotate(text, (1.01, float(y)), xycoords="axes fraction", va="center", fontsize=size, color=colour)
+        axes.annotate(
+            text,
+            (1.01, float(y)),
+            xycoords="axes fraction",
+            va="center",
+            fontsize=size,
+            color=colour,
+        )
 
 
 def thin(count: int, points: int = MOST_PLOTTED_TICKS) -> Any:
@@ -67,7 +86,9 @@ def thin(count: int, points: int = MOST_PLOTTED_TICKS) -> Any:
     return np.unique(np.linspace(0, max(count - 1, 0), min(count, points)).astype(np.int64))
 
 
-def panels(rows: int = 1, columns: int = 1, width: float = 8.0, height: float = 4.2) -> tuple[Figure, list[Any]]:
+def panels(
+    rows: int = 1, columns: int = 1, width: float = 8.0, height: float = 4.2
+) -> tuple[Figure, list[Any]]:
     """A figure that needs no display, and its axes in reading order."""
     try:
         from matplotlib.figure import Figure
@@ -86,7 +107,8 @@ def new_axes(width: float = 9.0, height: float = 4.5) -> Axes:
     """Axes of a new figure that needs no display."""
     figure, (axes,) = panels(1, 1, width, height)
     for shown in (figure, axes):
-        vars(shown)["_repr_png_"] = partial(_png, figure)  # notebooks draw by themselves only what pyplot has made
+        # notebooks draw by themselves only what pyplot has made
+        vars(shown)["_repr_png_"] = partial(_png, figure)
     return cast("Axes", axes)
 
 
@@ -104,12 +126,17 @@ def save(axes: Axes, target: str | Path) -> None:
     kinds = sorted(figure.canvas.get_supported_filetypes())
     kind = Path(target).suffix[1:].lower()
     if kind not in kinds:
-        raise ParameterError(f"no chart can be written to {str(target)!r}: its name must end in {', '.join(kinds)}")
+        raise ParameterError(
+            f"no chart can be written to {str(target)!r}: its name must end in {', '.join(kinds)}"
+        )
     try:
-        with matplotlib.rc_context({"path.simplify": False}):  # simplified paths lose the spikes of a tree's error
+        # simplified paths lose the spikes of a tree's error
+        with matplotlib.rc_context({"path.simplify": False}):
             figure.savefig(str(target), dpi=150)
     except (OSError, ValueError) as error:
-        reason = (error.strerror if isinstance(error, OSError) else None) or str(error).partition("\n")[0]
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error).partition(
+            "\n"
+        )[0]
         raise ParameterError(f"no chart can be written to {str(target)!r}: {reason}") from error
 
 
@@ -127,23 +154,39 @@ def band_plot(
     left: IntArray | None = None,
     notes: Sequence[str] | None = None,
 ) -> Axes:
-    """One line with an error band for every output. `left`: how often numbers will be revised, which is shaded. Numbers
-    with notes, such as those of a week with a missing day, are marked."""
+    """One line with an error band for every output. `left`: how often numbers will be revised,
+    which is shaded. Numbers with notes, such as those of a week with a missing day, are marked."""
     if not (target is None or isinstance(target, str | Path) or hasattr(target, "fill_between")):
-        raise ParameterError(f'draw into a file such as "daily.png" or into axes, got {target!r:.80}')
+        raise ParameterError(
+            f'draw into a file such as "daily.png" or into axes, got {target!r:.80}'
+        )
     axes: Axes = new_axes() if target is None or isinstance(target, str | Path) else target
     keep, x = thin(len(ticks)), ticks if times is None else times
     for i, label in enumerate(labels):
         shown = np.isfinite(values[keep, i])
-        alone = np.count_nonzero(shown) == 1  # a line of one number cannot be seen, nor can its band
-        (line,) = axes.plot(x[keep], values[keep, i], linewidth=1.4, label=label, marker="o" if alone else "None")
+        # a line of one number cannot be seen, nor can its band
+        alone = np.count_nonzero(shown) == 1
+        (line,) = axes.plot(
+            x[keep], values[keep, i], linewidth=1.4, label=label, marker="o" if alone else "None"
+        )
         colour = line.get_color()
-        axes.fill_between(x[keep], low[keep, i], high[keep, i], color=colour, alpha=0.2, linewidth=0)
+        axes.fill_between(
+            x[keep], low[keep, i], high[keep, i], color=colour, alpha=0.2, linewidth=0
+        )
         if alone:
-            axes.vlines(x[keep][shown], low[keep, i][shown], high[keep, i][shown], color=colour, alpha=0.2, linewidth=8)
+            axes.vlines(
+                x[keep][shown],
+                low[keep, i][shown],
+                high[keep, i][shown],
+                color=colour,
+                alpha=0.2,
+                linewidth=8,
+            )
     if left is not None and left.any():
         untyped_axes: Any = axes
-        untyped_axes.axvspan(x[np.flatnonzero(left)[0]], x[-1], color="grey", alpha=0.15, linewidth=0)
+        untyped_axes.axvspan(
+            x[np.flatnonzero(left)[0]], x[-1], color="grey", alpha=0.15, linewidth=0
+        )
         title += "; shaded: will be revised"
     noted = [place for place, note in enumerate(notes or ()) if note]
     for place in noted:
@@ -188,10 +231,21 @@ def error_plot(
         edges, least, most = bands[name]
         steps = np.asarray(edges) - 0.5  # the tick is in the middle of its step
         low, high = [*least, least[-1]], [*most, most[-1]]
-        axes.fill_between(steps, low, high, step="post", color=line_style(i)["color"], alpha=0.25, linewidth=0)
-        axes.step(steps, high, where="post", linewidth=0.8, label=f"{name} (least to largest)", **line_style(i))
+        axes.fill_between(
+            steps, low, high, step="post", color=line_style(i)["color"], alpha=0.25, linewidth=0
+        )
+        axes.step(
+            steps,
+            high,
+            where="post",
+            linewidth=0.8,
+            label=f"{name} (least to largest)",
+            **line_style(i),
+        )
     if floor is not None:
-        axes.axhline(floor, color="black", linestyle="--", linewidth=1, label="lower bound, worst tick")
+        axes.axhline(
+            floor, color="black", linestyle="--", linewidth=1, label="lower bound, worst tick"
+        )
     axes.set_xlabel("tick")
     axes.set_ylabel("standard deviation of the published number")
     axes.set_title(title, fontsize=10, loc="left")
@@ -207,23 +261,41 @@ LISTED_CELLS = 8
 
 
 def chart_html(
-    title: str, axes: Axes | None, cells: Sequence[str], values: FloatArray, low: FloatArray, high: FloatArray
+    title: str,
+    axes: Axes | None,
+    cells: Sequence[str],
+    values: FloatArray,
+    low: FloatArray,
+    high: FloatArray,
 ) -> str:
-    """A chart, where matplotlib has drawn one, and the newest numbers; values, low and high: shape (points, cells)."""
+    """A chart, where matplotlib has drawn one, and the newest numbers; values, low and high: shape
+    (points, cells)."""
     if not len(values):
         return f"<p>{escape(title)}: nothing is released yet.</p>"
     rows = "".join(
-        f"<tr><td>{escape(cell)}</td><td>{_format(value)}</td><td>{_format(a)} … {_format(b)}</td></tr>"
-        for cell, value, a, b in list(zip(cells, values[-1], low[-1], high[-1], strict=True))[:LISTED_CELLS]
+        (
+            f"<tr><td>{escape(cell)}</td><td>{_format(value)}</td><td>{_format(a)} … "
+            f"{_format(b)}</td></tr>"
+        )
+        for cell, value, a, b in list(zip(cells, values[-1], low[-1], high[-1], strict=True))[
+            :LISTED_CELLS
+        ]
         if np.isfinite(value)
     )
     flat = without_trend(*(part[:, :CHARTED_CELLS] for part in (values, low, high)))
-    note = "<p>The noise is wider than the ups and downs: no trend can be read from this.</p>" if flat.all() else ""
+    note = (
+        "<p>The noise is wider than the ups and downs: no trend can be read from this.</p>"
+        if flat.all()
+        else ""
+    )
     more = f"<p>and {len(cells) - LISTED_CELLS} more cells</p>" if len(cells) > LISTED_CELLS else ""
     picture = ""
     if axes is not None:
         encoded = b64encode(_png(axes.get_figure())).decode()
-        picture = f'<img alt="published numbers with their intervals" src="data:image/png;base64,{encoded}"/>'
+        picture = (
+            '<img alt="published numbers with their intervals" '
+            f'src="data:image/png;base64,{encoded}"/>'
+        )
     return (
         f"<p><b>{escape(title[0].upper() + title[1:])}</b></p>{picture}{note}"
         f"<table><tr><th>cell</th><th>newest value</th><th>interval</th></tr>{rows}</table>{more}"
@@ -236,8 +308,8 @@ def _format(number: float) -> str:
 
 
 def without_trend(values: FloatArray, low: FloatArray, high: FloatArray) -> BoolArray:
-    """For each column whether a constant lies within all its bands, widened to hold at once: then no trend is shown.
-    Where a number is NaN (a key that was not public), its band is left out."""
+    """For each column whether a constant lies within all its bands, widened to hold at once: then
+    no trend is shown. Where a number is NaN (a key that was not public), its band is left out."""
     if not len(values):
         return np.zeros(values.shape[1], dtype=bool)
     wider = float(simultaneous_quantile(len(values), 0.05) / simultaneous_quantile(1, 0.05))

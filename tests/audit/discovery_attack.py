@@ -1,8 +1,9 @@
-"""An attack on discovered keys: can it be told from everything that is published whether one person's key was there?
+"""An attack on discovered keys: can it be told from everything that is published whether one
+person's key was there?
 
-What such streams publish is not linear in the data, because the set of cells is part of it. So the attack looks at
-events of the joint release: which keys are public, when, and with which numbers. Half of the runs choose the event, the
-other half judge it.
+What such streams publish is not linear in the data, because the set of cells is part of it. So the
+attack looks at events of the joint release: which keys are public, when, and with which numbers.
+Half of the runs choose the event, the other half judge it.
 """
 
 from __future__ import annotations
@@ -50,27 +51,37 @@ class DiscoveryReport:
 
     def summary(self) -> str:
         line = (
-            f"claimed delta {self.delta:.4g} at epsilon {self.epsilon:g}; the attack proves at least {self.proved:.4g} "
-            f"({self.event}); the key of one person was public in {self.listed} of {self.runs} runs"
+            f"claimed delta {self.delta:.4g} at epsilon {self.epsilon:g}; the attack proves at "
+            f"least {self.proved:.4g} ({self.event}); the key of one person was public in "
+            f"{self.listed} of {self.runs} runs"
         )
         return line if self.holds else f"{line}\n  THE PROMISE IS BROKEN"
 
 
 def library_program(
-    query: Query, budget: Budget, horizon: int | None, factorization: str | None = None, views: Sequence[str] = ()
+    query: Query,
+    budget: Budget,
+    horizon: int | None,
+    factorization: str | None = None,
+    views: Sequence[str] = (),
 ) -> Program:
     """A stream of the library as a black box; each run has a secret of its own."""
 
     def run(ticks: Ticks, secret: Secret) -> Seen:
-        stream = Stream(query, budget, horizon, factorization, secret=secret, replay=True, views=views)
+        stream = Stream(
+            query, budget, horizon, factorization, secret=secret, replay=True, views=views
+        )
         releases = stream.run(ticks, capped=budget.unit == "user")
-        return [dict(zip(release.labels, release.values.tolist(), strict=True)) for release in releases]
+        return [
+            dict(zip(release.labels, release.values.tolist(), strict=True)) for release in releases
+        ]
 
     return run
 
 
 def neighbours(ticks: int, most: int = 1, minimum: int = 1) -> tuple[Ticks, Ticks]:
-    """Some public-looking background, and the same with one person's events, which bring their key to the minimum."""
+    """Some public-looking background, and the same with one person's events, which bring their key
+    to the minimum."""
     plain = [["everybody"] * 200, *([] for _ in range(ticks - 1))]
     plain[0] += [PERSON] * (minimum - 1)
     return [[*plain[0], *[PERSON] * most], *plain[1:]], plain
@@ -87,8 +98,9 @@ def attack_discovery(
 ) -> DiscoveryReport:
     """Run both streams of a pair many times and look for an event that breaks the promise.
 
-    **Guarantee.** If the promise is true, `proved` exceeds δ with probability at most 1 − confidence: the event is
-    chosen on other runs than those that judge it. Proof: `attack.proof.md`. Test:
+    **Guarantee.** If the promise is true, `proved` exceeds δ with probability at most 1 −
+    confidence: the event is chosen on other runs than those that judge it. Proof:
+    `attack.proof.md`. Test:
     tests/audit/test_discovery_attack.py::test_streams_keep_their_promise_and_planted_bugs_do_not.
     """
     check_runs(runs)
@@ -102,17 +114,21 @@ def attack_discovery(
     best = max(_events(sides), key=lambda one: _advantage(one, slice(half), budget.epsilon))
     judged = slice(half, None)
     rest, shared = runs - half, 1 - (1 - confidence) / 2
-    (low, _), (_, high) = (clopper_pearson(int(event[judged].sum()), rest, shared) for event in best[1])
+    (low, _), (_, high) = (
+        clopper_pearson(int(event[judged].sum()), rest, shared) for event in best[1]
+    )
     proved = max(0.0, low - math.exp(budget.epsilon) * high)
     return DiscoveryReport(budget.epsilon, budget.delta, proved, best[0], listed, runs, confidence)
 
 
 Event = tuple[str, tuple[BoolArray, BoolArray]]
-"""What it is, and whether it happened: in the runs of the side that it should be likely on, and of the other."""
+"""What it is, and whether it happened: in the runs of the side that it should be likely on, and of
+the other."""
 
 
 def _events(sides: list[list[Seen]]) -> Iterator[Event]:
-    """Candidates: the key is public at a tick, or hidden; and either of them with a total that is high or low."""
+    """Candidates: the key is public at a tick, or hidden; and either of them with a total that is
+    high or low."""
     last = len(sides[0][0]) - 1
     totals = [np.asarray([run[0]["total"] for run in side]) for side in sides]
     for tick in sorted({0, last}):
@@ -124,7 +140,10 @@ def _events(sides: list[list[Seen]]) -> Iterator[Event]:
                 high = [state[side] & (totals[side] > cut) for side in (0, 1)]
                 low = [state[side] & (totals[side] <= cut) for side in (0, 1)]
                 yield f"{name} at tick {tick + 1} and a total above {cut:g}", (high[0], high[1])
-                yield f"{name} at tick {tick + 1} and a total up to {cut:g}, reversed", (low[1], low[0])
+                yield (
+                    f"{name} at tick {tick + 1} and a total up to {cut:g}, reversed",
+                    (low[1], low[0]),
+                )
 
 
 def _advantage(event: Event, part: slice, epsilon: float) -> float:

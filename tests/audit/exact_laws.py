@@ -1,9 +1,11 @@
-"""Exact laws of what is not linear in its noise: the sparse counter, and one message of a client of the local model.
+"""Exact laws of what is not linear in its noise: the sparse counter, and one message of a client of
+the local model.
 
-`SparseCount` closes segments depending on the data, and a hierarchical or GenProt client sends one of finitely many
-messages. For small cases the probability of every outcome is a finite sum, computed with the programs' own plans and
-encoders. Two questions are asked. Does the law keep the promise? And does the running program follow the law? Gaussian
-clients are attacked like any other mechanism.
+`SparseCount` closes segments depending on the data, and a hierarchical or GenProt client sends one
+of finitely many messages. For small cases the probability of every outcome is a finite sum,
+computed with the programs' own plans and encoders. Two questions are asked. Does the law keep the
+promise? And does the running program follow the law? Gaussian clients are attacked like any other
+mechanism.
 """
 
 from __future__ import annotations
@@ -56,9 +58,15 @@ class LawReport:
     def reason(self) -> str:
         """Why the promise is broken; empty where it is not."""
         if self.spent > self.claimed + TOLERANCE:
-            return f"the exact law spends {self.spent:.6g}: outcome {self.outcome} of {self.pair[0]} and {self.pair[1]}"
+            return (
+                f"the exact law spends {self.spent:.6g}: outcome {self.outcome} of {self.pair[0]} "
+                f"and {self.pair[1]}"
+            )
         if self.p_value < LEAST_P:
-            return f"the program does not follow its law (p-value {self.p_value:.2g} of {self.draws} draws)"
+            return (
+                f"the program does not follow its law (p-value {self.p_value:.2g} of {self.draws} "
+                "draws)"
+            )
         return ""
 
     @property
@@ -67,8 +75,9 @@ class LawReport:
 
     def summary(self) -> str:
         line = (
-            f"{self.program}: claimed epsilon {self.claimed:.6g}, exact law {self.spent:.6g} (ratio "
-            f"{self.spent / self.claimed:.4f}); {self.draws} draws of the program, p-value {self.p_value:.2g}"
+            f"{self.program}: claimed epsilon {self.claimed:.6g}, exact law {self.spent:.6g} "
+            f"(ratio {self.spent / self.claimed:.4f}); {self.draws} draws of the program, p-value "
+            f"{self.p_value:.2g}"
         )
         return line if self.holds else f"{line}\n  THE PROMISE IS BROKEN: {self.reason}"
 
@@ -78,7 +87,8 @@ def _log_ratio(p: float, q: float) -> float:
 
 
 def largest_ratio(laws: Mapping[str, Law]) -> tuple[float, tuple[str, str], str]:
-    """(log-ratio, pair, outcome): the largest |log-ratio| of an outcome over all pairs of named inputs.
+    """(log-ratio, pair, outcome): the largest |log-ratio| of an outcome over all pairs of named
+    inputs.
 
     >>> apart, pair, outcome = largest_ratio({"x": {0: 0.25, 1: 0.75}, "y": {0: 0.5, 1: 0.5}})
     >>> round(apart, 3), pair, outcome
@@ -93,13 +103,16 @@ def largest_ratio(laws: Mapping[str, Law]) -> tuple[float, tuple[str, str], str]
     return max(ratios)
 
 
-def drawn_p_value(law: Law, draw: Callable[[Secret], Hashable], draws: int, secret: Secret) -> float:
+def drawn_p_value(
+    law: Law, draw: Callable[[Secret], Hashable], draws: int, secret: Secret
+) -> float:
     """`draws_p_value` of a program that is run with a secret of its own for each draw."""
     return draws_p_value(law, lambda number: draw(secret.derive(f"law {number}")), draws)
 
 
 def draws_p_value(law: Law, draw: Callable[[int], Hashable], draws: int) -> float:
-    """The p-value of the χ² test of draws 0, 1, … of a program against a law; rare outcomes make one class.
+    """The p-value of the χ² test of draws 0, 1, … of a program against a law; rare outcomes make
+    one class.
 
     >>> round(draws_p_value({0: 0.5, 1: 0.5}, lambda number: number % 2, 100), 2)
     1.0
@@ -111,7 +124,9 @@ def draws_p_value(law: Law, draw: Callable[[int], Hashable], draws: int) -> floa
     expected = [law[outcome] * draws for outcome in common]
     counted = [seen[outcome] for outcome in common]
     rest, others = draws - sum(expected), draws - sum(counted)
-    statistic = sum((count - mean) ** 2 / mean for count, mean in zip(counted, expected, strict=True))
+    statistic = sum(
+        (count - mean) ** 2 / mean for count, mean in zip(counted, expected, strict=True)
+    )
     freedom = len(common) - 1
     if rest >= 1:
         statistic, freedom = statistic + (others - rest) ** 2 / rest, freedom + 1
@@ -121,14 +136,17 @@ def draws_p_value(law: Law, draw: Callable[[int], Hashable], draws: int) -> floa
 
 
 def closing_law(plan: SparsePlan, counts: Sequence[int]) -> dict[Hashable, float]:
-    """P(every pattern of closings) of a partition over its first ticks, summed over the noise of thresholds."""
+    """P(every pattern of closings) of a partition over its first ticks, summed over the noise of
+    thresholds."""
     a, b = plan.threshold_epsilon, plan.tick_epsilon
     far = math.ceil(-math.log(LOST) / a)
     level = np.arange(-far, far + 1)
     weight = np.exp(-a * np.abs(level)) * math.tanh(a / 2)
     most = math.inf if plan.segments is None else plan.segments
 
-    def extended(tick: int, held: int, segments: int, density: FloatArray) -> Iterator[tuple[tuple[bool, ...], float]]:
+    def extended(
+        tick: int, held: int, segments: int, density: FloatArray
+    ) -> Iterator[tuple[tuple[bool, ...], float]]:
         if tick == len(counts):
             yield (), float(density.sum())
             return
@@ -157,19 +175,30 @@ def sparse_counter(secret: Secret) -> SparseCount:
 
 
 def audit_sparse(
-    draws: int, secret: Secret, plan: SparsePlan, program: Callable[[Secret], SparseCount] = sparse_counter
+    draws: int,
+    secret: Secret,
+    plan: SparsePlan,
+    program: Callable[[Secret], SparseCount] = sparse_counter,
 ) -> LawReport:
-    """Audit a pure `SparseCount` of ε = 1 by partition: the exact law of its closings, and the counter behind them.
+    """Audit a pure `SparseCount` of ε = 1 by partition: the exact law of its closings, and the
+    counter behind them.
 
-    Streams have counts around the threshold, where the law moves most. Neighbours have one event more at one tick. A
-    pattern in which the segment of that event is closed also spends the counter's part, by the least-cost shift.
+    Streams have counts around the threshold, where the law moves most. Neighbours have one event
+    more at one tick. A pattern in which the segment of that event is closed also spends the
+    counter's part, by the least-cost shift.
 
-    **Guarantee.** Up to 1e-7, `spent` is the largest log-ratio of the joint law of (closings, counter) over these
-    neighbours, where the counter's part is an upper bound (`Claim.spent`). Test:
-    tests/audit/test_exact_laws.py::test_the_sparse_counter_keeps_its_promise.
+    **Guarantee.** Up to 1e-7, `spent` is the largest log-ratio of the joint law of (closings,
+    counter) over these neighbours, where the counter's part is an upper bound (`Claim.spent`).
+    Test: tests/audit/test_exact_laws.py::test_the_sparse_counter_keeps_its_promise.
     """
     ticks, near, gap = 4, plan.threshold, plan.gap
-    bases = ([near, 0, 0, 0], [near - gap, gap // 2, 0, near], [0, near, near, 0], [0] * 4, [near + gap] * 4)
+    bases = (
+        [near, 0, 0, 0],
+        [near - gap, gap // 2, 0, near],
+        [0, near, near, 0],
+        [0] * 4,
+        [near + gap] * 4,
+    )
     counter = _counter_costs(plan)
     ratios: list[tuple[float, tuple[str, str], str]] = []
     for base in bases:
@@ -199,9 +228,11 @@ def _segment(pattern: Any, tick: int) -> int:
 
 
 def _counter_costs(plan: SparsePlan) -> list[float]:
-    """What the counter spends where the total of its segment 1, 2, … changes by one event; 0 for no segment."""
+    """What the counter spends where the total of its segment 1, 2, … changes by one event; 0 for no
+    segment."""
     assert plan.segments is not None
-    left = pure_factorization(plan.counter, plan.segments).dense(plan.segments)[0]  # in units of each number's ε
+    # in units of each number's ε
+    left = pure_factorization(plan.counter, plan.segments).dense(plan.segments)[0]
     claim = Claim(Budget(plan.counter_epsilon, 0.0), np.asarray(left), cost=plan.counter_epsilon)
     ticks = np.arange(1, plan.segments + 1)
     steps = (ticks[:, np.newaxis] >= ticks).astype(np.float64)
@@ -220,15 +251,18 @@ def audit_hierarchical(
     encoder: Encoder = encode,
     client: Callable[[HierarchyPlan, Secret], Any] = HierarchyClient,
 ) -> LawReport:
-    """Audit hierarchical clients: the law of a message for every bucket, and the messages of real clients.
+    """Audit hierarchical clients: the law of a message for every bucket, and the messages of real
+    clients.
 
-    **Guarantee.** `spent` is the exact ε of a message for a uniform key stream, up to the rounding of a double. Test:
-    tests/audit/test_exact_laws.py::test_local_clients_keep_their_promise.
+    **Guarantee.** `spent` is the exact ε of a message for a uniform key stream, up to the rounding
+    of a double. Test: tests/audit/test_exact_laws.py::test_local_clients_keep_their_promise.
     """
     plan = HierarchyPlan(1.0, 16)
     laws: dict[str, Law] = {f"bucket {b}": _message_law(plan, b, encoder) for b in range(16)}
     apart, pair, outcome = largest_ratio(laws)
-    p_value = drawn_p_value(laws["bucket 5"], lambda key: _send(client(plan, key), 5.5 / 16), draws, secret)
+    p_value = drawn_p_value(
+        laws["bucket 5"], lambda key: _send(client(plan, key), 5.5 / 16), draws, secret
+    )
     return LawReport("hierarchical client", 1.0, apart, pair, outcome, p_value, draws)
 
 
@@ -238,7 +272,8 @@ def _send(client: Any, value: float) -> Hashable:
 
 
 def _message_law(plan: HierarchyPlan, bucket: int, encoder: Encoder) -> Law:
-    """Levels and coefficients are uniform; the message changes once as the 64-bit number grows, found by bisection."""
+    """Levels and coefficients are uniform; the message changes once as the 64-bit number grows,
+    found by bisection."""
     law: dict[Hashable, Fraction] = defaultdict(Fraction)
     for level in range(plan.levels):
         rows = plan.nodes(level + 1)
@@ -248,7 +283,11 @@ def _message_law(plan: HierarchyPlan, bucket: int, encoder: Encoder) -> Law:
             low, high = 0, WORD - 1
             while high - low > 1:
                 middle = (low + high) // 2
-                low, high = (middle, high) if encoder(plan, bucket, middle, row, level) == first else (low, middle)
+                low, high = (
+                    (middle, high)
+                    if encoder(plan, bucket, middle, row, level) == first
+                    else (low, middle)
+                )
             law[first] += weight * Fraction(high, WORD)
             law[last] += weight * Fraction(WORD - high, WORD)
     return {message: float(p) for message, p in law.items()}
@@ -261,10 +300,11 @@ def audit_genprot(
     clip: float | None = None,
     client: Callable[[GenProtPlan, int, Secret], Any] = GenProtClient,
 ) -> LawReport:
-    """Audit GenProt clients: the law of a message for every bucket of several clients, and messages of real clients.
+    """Audit GenProt clients: the law of a message for every bucket of several clients, and messages
+    of real clients.
 
-    **Guarantee.** For each of 40 clients' candidates `spent` is at least the exact ε of its message; the worst case
-    over all candidates is `GenProtPlan.exact_epsilon`. Test:
+    **Guarantee.** For each of 40 clients' candidates `spent` is at least the exact ε of its
+    message; the worst case over all candidates is `GenProtPlan.exact_epsilon`. Test:
     tests/audit/test_exact_laws.py::test_local_clients_keep_their_promise.
     """
     plan = GenProtPlan(1.0, 1000, "audit", rule=rule, buckets=8)
@@ -274,7 +314,9 @@ def audit_genprot(
     apart, pair, outcome, number = max(found)
     law = _choice_laws(plan, 0)["bucket 1"]
     p_value = drawn_p_value(law, lambda key: _send(client(plan, 0, key), 0.5 / 8), draws, secret)
-    return LawReport(f"genprot client, {rule}", 1.0, apart, pair, f"{outcome} of client {number}", p_value, draws)
+    return LawReport(
+        f"genprot client, {rule}", 1.0, apart, pair, f"{outcome} of client {number}", p_value, draws
+    )
 
 
 def _choice_laws(plan: GenProtPlan, number: int) -> Mapping[str, Law]:
@@ -296,7 +338,8 @@ def _choice_laws(plan: GenProtPlan, number: int) -> Mapping[str, Law]:
 
 
 class LocalProgram:
-    """A Gaussian client of the local model as a program: one value in, one message out, a column for each entry."""
+    """A Gaussian client of the local model as a program: one value in, one message out, a column
+    for each entry."""
 
     def __init__(self, epsilon: float, delta: float, form: Form, client: Any = LocalClient) -> None:
         self.plan = LocalPlan(epsilon, delta, 1000, form, 4)
@@ -319,11 +362,15 @@ class LocalProgram:
     def worst_pair(self) -> tuple[Data, Data]:
         """The two values whose messages are centred farthest from each other."""
         means = [self.plan.mean(bucket) for bucket in range(1, self.plan.w + 1)]
-        i, j = max(product(range(len(means)), repeat=2), key=lambda p: float(np.linalg.norm(means[p[0]] - means[p[1]])))
+        i, j = max(
+            product(range(len(means)), repeat=2),
+            key=lambda p: float(np.linalg.norm(means[p[0]] - means[p[1]])),
+        )
         one, other = (((bucket + 0.5) / self.plan.w,) for bucket in (i, j))
         return (one,), (other,)
 
 
 def attack_local(program: LocalProgram, runs: int, secret: Secret) -> AttackReport:
-    """The likelihood-ratio attack on one message of a Gaussian client, on its two values that are farthest apart."""
+    """The likelihood-ratio attack on one message of a Gaussian client, on its two values that are
+    farthest apart."""
     return attack(program, program.worst_pair(), runs, secret)

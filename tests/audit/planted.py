@@ -1,7 +1,9 @@
-"""Small programs with one privacy bug each, and an honest one to compare with. None of this is for use.
+"""Small programs with one privacy bug each, and an honest one to compare with. None of this is for
+use.
 
-The toys count with the square-root factorization over a few ticks. Noise is a function of the secret, as in the
-product, but drawn by numpy: they are fast, and the audit sees the bug and nothing else.
+The toys count with the square-root factorization over a few ticks. Noise is a function of the
+secret, as in the product, but drawn by numpy: they are fast, and the audit sees the bug and nothing
+else.
 """
 
 from __future__ import annotations
@@ -10,7 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from evercount import ActiveUsers, Budget, Count, DistinctUsers, Histogram, Quantiles, Rollup, Secret
+from evercount import (
+    ActiveUsers,
+    Budget,
+    Count,
+    DistinctUsers,
+    Histogram,
+    Quantiles,
+    Rollup,
+    Secret,
+)
 from evercount.audit import Claim, Published
 from evercount.audit.doors import LibraryProgram
 from evercount.audit.universes import Universe
@@ -24,7 +35,8 @@ BUDGET = Budget(3.0, 0.01)
 
 
 class Honest:
-    """A correct program: one vector z, σ from the joint sensitivity, every tick once, noise on a fine lattice."""
+    """A correct program: one vector z, σ from the joint sensitivity, every tick once, noise on a
+    fine lattice."""
 
     name = "honest"
     query = Count()
@@ -81,7 +93,9 @@ class FreshNoisePerRound(Honest):
 
     def noise(self, secret: Secret) -> Any:
         generator = self.generator(secret)
-        return self.round(np.asarray([self.sigma * self.L[t] @ generator.standard_normal(T) for t in range(T)]))
+        return self.round(
+            np.asarray([self.sigma * self.L[t] @ generator.standard_normal(T) for t in range(T)])
+        )
 
 
 class SigmaWithoutColumnNorm(Honest):
@@ -100,21 +114,27 @@ class SmallerNoiseThanStated(Honest):
 
 
 class TwoVersionsOfATick(Honest):
-    """Every tick is published twice, preliminary (without its last event) and final, with the same noise."""
+    """Every tick is published twice, preliminary (without its last event) and final, with the same
+    noise."""
 
     def run(self, data: Any, secret: Secret) -> Published:
         final = super().run(data, secret)
         early = super().run(tuple(tick[:-1] for tick in data), secret)
-        return Published(final.ticks * 2, final.labels, np.concatenate([early.values, final.values]))
+        return Published(
+            final.ticks * 2, final.labels, np.concatenate([early.values, final.values])
+        )
 
 
 class LateEventInAClosedTick(Honest):
-    """The second event of a tick comes late: the tick before the current one is corrected and published again."""
+    """The second event of a tick comes late: the tick before the current one is corrected and
+    published again."""
 
     def run(self, data: Any, secret: Secret) -> Published:
         noise, rows, ticks = self.noise(secret), [], []
         for now in range(1, len(data) + 1):
-            on_time = [tick if number < now - 1 else tick[:1] for number, tick in enumerate(data[:now])]
+            on_time = [
+                tick if number < now - 1 else tick[:1] for number, tick in enumerate(data[:now])
+            ]
             sums = self.sums(on_time)
             for tick in (now - 1, now) if now > 1 else (now,):
                 ticks.append(tick)
@@ -123,7 +143,8 @@ class LateEventInAClosedTick(Honest):
 
 
 class NoiseStartsAgainAfterRestore(Honest):
-    """A restart after half the ticks forgets where the noise stood and takes it from the first tick on."""
+    """A restart after half the ticks forgets where the noise stood and takes it from the first tick
+    on."""
 
     def noise(self, secret: Secret) -> Any:
         made = super().noise(secret)
@@ -147,7 +168,8 @@ class KeyAppearsWithItsFirstEvent(Honest):
 
 
 class CapAfterEncoding(Honest):
-    """Users are protected with at most 2 events, but the cap is applied to each tick's sum of a user, not to events."""
+    """Users are protected with at most 2 events, but the cap is applied to each tick's sum of a
+    user, not to events."""
 
     budget = Budget(3.0, 0.01, unit="user", max_events=2)
     query = None
@@ -184,7 +206,8 @@ class FloatNoise(Honest):
 
 
 class RoundingBeforeNoise(Honest):
-    """Values of at most 0.4 are added up and the sum is rounded to whole numbers before the noise for 0.4."""
+    """Values of at most 0.4 are added up and the sum is rounded to whole numbers before the noise
+    for 0.4."""
 
     query = None
     universe = Universe((0.2, 0.4), tick=list)
@@ -198,17 +221,21 @@ class RoundingBeforeNoise(Honest):
 
 
 class PerTickCalibration(Honest):
-    """Independent noise on every running count, calibrated as if one tick were all that is published."""
+    """Independent noise on every running count, calibrated as if one tick were all that is
+    published."""
 
     def claim(self, ticks: int) -> Claim:
         return Claim(self.budget, np.eye(ticks), sigma=self.budget.noise_multiplier())
 
     def noise(self, secret: Secret) -> Any:
-        return self.round(self.budget.noise_multiplier() * self.generator(secret).standard_normal(T))
+        return self.round(
+            self.budget.noise_multiplier() * self.generator(secret).standard_normal(T)
+        )
 
 
 class ParallelAdaptiveStreams(Honest):
-    """Two streams of disjoint events, claimed to cost as much as one; what the first releases decides who is in it."""
+    """Two streams of disjoint events, claimed to cost as much as one; what the first releases
+    decides who is in it."""
 
     query = None
     universe = Universe((1,), tick=sum)
@@ -257,7 +284,9 @@ class ValueInTwoBins(Quantiles):
     """A value at an edge counts in the bins on both sides, with the S of one bin."""
 
     def encode(self, state: Any, events: Any) -> Any:
-        both = [value for event in events for value in {event, max(event - self.width, self.edges[0])}]
+        both = [
+            value for event in events for value in {event, max(event - self.width, self.edges[0])}
+        ]
         return super().encode(state, both)
 
 
@@ -294,7 +323,9 @@ def value_in_two_bins() -> LibraryProgram:
 
 
 def once_per_key_as_once() -> LibraryProgram:
-    return LibraryProgram(OncePerKeyAsOnce(["a", "b"], max_keys=2), Budget(1.0, 1e-6, unit="user"), 6)
+    return LibraryProgram(
+        OncePerKeyAsOnce(["a", "b"], max_keys=2), Budget(1.0, 1e-6, unit="user"), 6
+    )
 
 
 def every_tick_as_once() -> LibraryProgram:
@@ -302,7 +333,9 @@ def every_tick_as_once() -> LibraryProgram:
 
 
 def moves_as_one_change() -> LibraryProgram:
-    return LibraryProgram(MovesAsOneChange(["a", "b"], max_events=6), Budget(1.0, 1e-6, unit="user"), 6, "balanced")
+    return LibraryProgram(
+        MovesAsOneChange(["a", "b"], max_events=6), Budget(1.0, 1e-6, unit="user"), 6, "balanced"
+    )
 
 
 def paper_substrings() -> LibraryProgram:

@@ -1,4 +1,5 @@
-"""The sensitivity audit finds what is there: known maxima, the paper's wrong values, planted mistakes; nothing else."""
+"""The sensitivity audit finds what is there: known maxima, the paper's wrong values, planted
+mistakes; nothing else."""
 
 from __future__ import annotations
 
@@ -103,7 +104,9 @@ TEXTS: list[Query] = [
 @pytest.mark.parametrize("query", [*GRAPHS, *TEXTS], ids=repr)
 def test_no_factorization_beats_the_claim(query: Query, adjacency: Adjacency) -> None:
     steps = 3 if isinstance(query, Histogram | Cuts) else 4
-    report = audit_sensitivity(query, every_factorization(4), adjacency, 4, steps=steps, budget=30_000)
+    report = audit_sensitivity(
+        query, every_factorization(4), adjacency, 4, steps=steps, budget=30_000
+    )
     assert report.exhaustive
     assert report.holds, report.summary()
     assert [finding.factorization for finding in report.findings] == list(every_factorization(4))
@@ -121,17 +124,21 @@ def test_no_factorization_beats_the_claim(query: Query, adjacency: Adjacency) ->
     ],
     ids=repr,
 )
-def test_the_papers_values_are_beaten(query: Query, adjacency: Adjacency, paper: int, true: int) -> None:
+def test_the_papers_values_are_beaten(
+    query: Query, adjacency: Adjacency, paper: int, true: int
+) -> None:
     report = audit_sensitivity(query, np.eye(3), adjacency, 3, claimed=paper)
     assert not report.holds
-    assert not report.findings[0].holds  # not only the contract: a real ‖R(X−X′)‖² exceeds the claim
+    # not only the contract: a real ‖R(X−X′)‖² exceeds the claim
+    assert not report.findings[0].holds
     assert report.norm == true
     assert "BEATEN" in report.summary()
     assert audit_sensitivity(query, np.eye(3), adjacency, 3).holds
 
 
 def test_high_degree_beats_the_paper_for_the_square_root_as_well() -> None:
-    """One tick raises both ends, a late one lowers both: ‖R d‖²/c² tends to 8 as the ticks move apart."""
+    """One tick raises both ends, a late one lowers both: ‖R d‖²/c² tends to 8 as the ticks move
+    apart."""
     T = 1024
     R = square_root(T)
     d = np.zeros(T)
@@ -144,10 +151,14 @@ def test_high_degree_beats_the_paper_for_the_square_root_as_well() -> None:
 
 
 @pytest.mark.parametrize(
-    ("letters", "ticks", "length", "known"), [("ab", 9, 2, 12.3429), ("ab", 9, 3, 27.1789), ("abc", 6, 2, None)]
+    ("letters", "ticks", "length", "known"),
+    [("ab", 9, 2, 12.3429), ("ab", 9, 3, 27.1789), ("abc", 6, 2, None)],
 )
-def test_known_maxima_of_substrings(letters: str, ticks: int, length: int, known: float | None) -> None:
-    """Values found by independent brute force, one letter per tick; next to them the query's own exact formula."""
+def test_known_maxima_of_substrings(
+    letters: str, ticks: int, length: int, known: float | None
+) -> None:
+    """Values found by independent brute force, one letter per tick; next to them the query's own
+    exact formula."""
     R = square_root(ticks)
     query = Substrings(letters, length)
     world = Universe(events=tuple(letters), absent=((None,),), merge=False)
@@ -159,7 +170,9 @@ def test_known_maxima_of_substrings(letters: str, ticks: int, length: int, known
     assert report.findings[0].found == pytest.approx(exact)
 
 
-@pytest.mark.parametrize("query", [Triangles(4, max_degree=3), Substrings("ab", 2), Cuts(3, "signed")], ids=repr)
+@pytest.mark.parametrize(
+    "query", [Triangles(4, max_degree=3), Substrings("ab", 2), Cuts(3, "signed")], ids=repr
+)
 def test_beaten_pair_can_be_replayed(query: Query) -> None:
     """The reported streams, encoded anew tick by tick, give the reported value."""
     matrices = every_factorization(3)
@@ -181,13 +194,16 @@ def test_increments_of_a_tick_are_sums_over_its_steps(query: Query) -> None:
     one, _ = query.encode(query.initial_state(), world.tick(events))
     rows, _ = query.encode_run(query.initial_state(), [world.tick([event]) for event in events])
     assert one.tolist() == rows.sum(axis=0).tolist()
-    quiet, _ = query.encode_run(query.initial_state(), [world.tick(part) for event in events for part in ([event], [])])
+    quiet, _ = query.encode_run(
+        query.initial_state(), [world.tick(part) for event in events for part in ([event], [])]
+    )
     assert not quiet[1::2].any()
     assert quiet[::2].tolist() == rows.tolist()
 
 
 class Understated(Query):
-    """Planted mistake: an event moves its own cell now and a second cell three ticks later, and S says 1."""
+    """Planted mistake: an event moves its own cell now and a second cell three ticks later, and S
+    says 1."""
 
     name = "understated"
 
@@ -228,7 +244,9 @@ def test_random_search_finds_what_enumeration_cannot_reach() -> None:
     assert report.norm > 6
     again = audit_sensitivity(query, np.eye(4), "add-remove", 4, steps=6, budget=1_000, seed=3)
     assert again == report  # the same seed, the same search
-    assert not audit_sensitivity(query, np.eye(4), "add-remove", 4, steps=6, budget=1_000, seed=3, claimed=6).holds
+    assert not audit_sensitivity(
+        query, np.eye(4), "add-remove", 4, steps=6, budget=1_000, seed=3, claimed=6
+    ).holds
 
 
 @pytest.mark.parametrize(
@@ -236,19 +254,26 @@ def test_random_search_finds_what_enumeration_cannot_reach() -> None:
     [
         *itertools.product([Substrings("ab", 2), Sum(-1, 2), Histogram(2)], [1, 2]),
         (Matching(4, **IGNORED), 1),
-        (Matching(3, **IGNORED), 2),  # of four vertices there are thirty times as many pairs of streams
+        # of four vertices there are thirty times as many pairs of streams
+        (Matching(3, **IGNORED), 2),
     ],
     ids=repr,
 )
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
-def test_the_search_finds_what_plain_loops_find(query: Query, adjacency: Adjacency, changed: int) -> None:
-    """All streams of three events, one in a tick: Σ(P²+N²), Σ|change| and values, by two programs."""
+def test_the_search_finds_what_plain_loops_find(
+    query: Query, adjacency: Adjacency, changed: int
+) -> None:
+    """All streams of three events, one in a tick: Σ(P²+N²), Σ|change| and values, by two
+    programs."""
     events = universe(query).events
     world = Universe(events, merge=False)
     report = audit_sensitivity(query, np.eye(3), adjacency, 3, world, changed=changed)
     found = [0.0, 0.0, 0.0]
     for pair in all_neighbours(events, 3, adjacency, changed=changed):
-        one, other = (query.encode_run(query.initial_state(), list(map(list, s)))[0] * query.grid for s in pair)
+        one, other = (
+            query.encode_run(query.initial_state(), list(map(list, s)))[0] * query.grid
+            for s in pair
+        )
         apart = one - other
         values = np.square(apart.cumsum(axis=0)).sum(axis=1).max()
         found = np.maximum(found, [change_norm(one, other), np.abs(apart).sum(), values]).tolist()
@@ -260,7 +285,9 @@ def test_the_search_finds_what_plain_loops_find(query: Query, adjacency: Adjacen
     assert report.holds
 
 
-@pytest.mark.parametrize("name", ["squared_sensitivity", "l1_sensitivity", "squared_value_sensitivity"])
+@pytest.mark.parametrize(
+    "name", ["squared_sensitivity", "l1_sensitivity", "squared_value_sensitivity"]
+)
 def test_each_claim_that_is_too_small_is_beaten(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted, one after the other: the report does not hold, and names the streams."""
     query = Edges(4)
@@ -315,14 +342,17 @@ def test_requests_are_checked() -> None:
     with pytest.raises(ParameterError, match="no universe of events"):
         audit_sensitivity(Understated(), np.eye(2), "replace", 2)
     with pytest.raises(ParameterError, match="every step is a tick"):
-        audit_sensitivity(Understated(), np.eye(2), "replace", 2, Universe((0, 1), merge=False), steps=3)
+        audit_sensitivity(
+            Understated(), np.eye(2), "replace", 2, Universe((0, 1), merge=False), steps=3
+        )
     with pytest.raises(TooLarge, match="fewer vertices"):
         universe(Edges(10_000))
 
 
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
 def test_active_users_are_attacked_under_both_adjacencies(adjacency: Adjacency) -> None:
-    """One user in place of another changes a tick only where the same user has another event in it."""
+    """One user in place of another changes a tick only where the same user has another event in
+    it."""
     report = audit_sensitivity(ActiveUsers(), {"identity": np.eye(4)}, adjacency, 4)
     assert report.findings[0].found == 1.0
     assert report.holds
@@ -349,4 +379,6 @@ def test_keys_trees_tables_people_and_quantiles_attain_their_claim(
     report = audit_sensitivity(query, {"identity": np.eye(3)}, adjacency, 3)
     assert report.findings[0].found == claim
     assert report.holds
-    assert not audit_sensitivity(query, {"identity": np.eye(3)}, adjacency, 3, claimed=claim / 1.01).holds
+    assert not audit_sensitivity(
+        query, {"identity": np.eye(3)}, adjacency, 3, claimed=claim / 1.01
+    ).holds

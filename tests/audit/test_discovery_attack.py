@@ -22,7 +22,15 @@ class FirstEvent(DiscoveredKeys):
     def thresholds(self, *arguments: Any) -> Thresholds:
         right = super().thresholds(*arguments)
         assert right is not None
-        fields = (right.minimum, right.every, right.horizon, right.reach, right.delta, right.std, right.own_ticks)
+        fields = (
+            right.minimum,
+            right.every,
+            right.horizon,
+            right.reach,
+            right.delta,
+            right.std,
+            right.own_ticks,
+        )
         return AlwaysPassed(*fields)
 
 
@@ -37,7 +45,15 @@ class NoMinimum(DiscoveredKeys):
     def thresholds(self, *arguments: Any) -> Thresholds:
         right = super().thresholds(*arguments)
         assert right is not None
-        fields = (right.minimum, right.every, right.horizon, right.reach, right.delta, right.std, right.own_ticks)
+        fields = (
+            right.minimum,
+            right.every,
+            right.horizon,
+            right.reach,
+            right.delta,
+            right.std,
+            right.own_ticks,
+        )
         return Lower(*fields)
 
 
@@ -59,7 +75,9 @@ WRONG: dict[str, tuple[DiscoveredKeys, Budget]] = {
 
 def attacked(query: DiscoveredKeys, budget: Budget, runs: int, views: tuple[str, ...] = ()) -> Any:
     pair = neighbours(4, budget.max_events or 1, query.minimum)
-    return attack_discovery(library_program(query, budget, 4, views=views), budget, pair, runs, ROOT)
+    return attack_discovery(
+        library_program(query, budget, 4, views=views), budget, pair, runs, ROOT
+    )
 
 
 def test_streams_keep_their_promise_and_planted_bugs_do_not() -> None:
@@ -85,15 +103,20 @@ def test_keys_of_the_day_keep_their_promise_and_planted_bugs_do_not() -> None:
 
 
 def test_one_secret_and_one_person_less_changes_only_what_is_covered() -> None:
-    """A replay: with the same noise, neighbours differ in the total, in `other`, and in the person's key if public."""
+    """A replay: with the same noise, neighbours differ in the total, in `other`, and in the
+    person's key if public."""
     query, budget = DiscoveredKeys(), Budget(1.0, 0.01)
     run: Callable[..., Any] = library_program(query, budget, 6)
     with_person, without = neighbours(6)
     changed = 0
     for number in range(20):
-        one, other = (run(ticks, ROOT.derive(f"replay {number}")) for ticks in (with_person, without))
+        one, other = (
+            run(ticks, ROOT.derive(f"replay {number}")) for ticks in (with_person, without)
+        )
         for a, b in zip(one, other, strict=True):
-            assert list(a) == list(b), "the key of one person appears with probability at most delta_2"
+            assert list(a) == list(b), (
+                "the key of one person appears with probability at most delta_2"
+            )
             differences = {label: a[label] - b[label] for label in a}
             assert differences == {label: float(label in ("total", "other")) for label in a}
             changed += 1

@@ -1,4 +1,5 @@
-"""Exact laws of what is not linear in its noise: the sparse counter and local clients; planted bugs break them."""
+"""Exact laws of what is not linear in its noise: the sparse counter and local clients; planted bugs
+break them."""
 
 from __future__ import annotations
 
@@ -37,18 +38,23 @@ def test_the_sparse_counter_keeps_its_promise() -> None:
 
 
 def test_the_law_of_closings_adds_up_and_moves_by_the_rates() -> None:
-    """All patterns together have probability 1; the last tick decides by the tail of the two noises."""
+    """All patterns together have probability 1; the last tick decides by the tail of the two
+    noises."""
     law = closing_law(PLAN, [PLAN.threshold, 0, 3])
     assert sum(law.values()) == pytest.approx(1, abs=1e-10)
-    # one tick at the threshold: closed if ν ≥ ρ, both discrete Laplace of one rate: (1 + P(ν = ρ))/2
+    # one tick at the threshold: closed if ν ≥ ρ, both discrete Laplace of one rate: (1 + P(ν =
+    # ρ))/2
     q = math.exp(-PLAN.tick_epsilon)
     equal = ((1 - q) / (1 + q)) ** 2 * (1 + q * q) / (1 - q * q)
     assert closing_law(PLAN, [PLAN.threshold])[(True,)] == pytest.approx((1 + equal) / 2, abs=1e-10)
 
 
-@pytest.mark.parametrize("rates", [{"threshold_epsilon"}, {"tick_epsilon"}, {"threshold_epsilon", "tick_epsilon"}])
+@pytest.mark.parametrize(
+    "rates", [{"threshold_epsilon"}, {"tick_epsilon"}, {"threshold_epsilon", "tick_epsilon"}]
+)
 def test_a_partition_with_half_the_noise_breaks_the_promise(rates: set[str]) -> None:
-    """Planted in the plan: one of the two noises of the partition, or both, is half as wide as its share of ε asks."""
+    """Planted in the plan: one of the two noises of the partition, or both, is half as wide as its
+    share of ε asks."""
     planted = replace(PLAN, **{name: 2 * getattr(PLAN, name) for name in rates})
     report = audit_sparse(100, SECRET, planted)
     assert report.spent > 1.4, report.summary()
@@ -63,7 +69,8 @@ class Quarter(ExactLaplace):
 
 
 def test_a_partition_that_draws_less_noise_than_its_plan_says_is_seen() -> None:
-    """Planted in the program: the stated rates are right, the drawn noise of ticks is half as wide."""
+    """Planted in the program: the stated rates are right, the drawn noise of ticks is half as
+    wide."""
 
     def planted(key: Secret) -> SparseCount:
         counter = SparseCount(1.0, 64, 0.0, 60, method="partition", secret=key)
@@ -92,11 +99,14 @@ def test_local_clients_keep_their_promise() -> None:
 
 def wrong_keep(plan: HierarchyPlan, bucket: int, chance: int, row: int, level: int) -> bytes:
     """Keeps the bit with the probability of 2ε."""
-    return encode(HierarchyPlan(2 * plan.epsilon, plan.buckets, plan.fan_out), bucket, chance, row, level)
+    return encode(
+        HierarchyPlan(2 * plan.epsilon, plan.buckets, plan.fan_out), bucket, chance, row, level
+    )
 
 
 class TooHonest(HierarchyClient):
-    """Sends the message that the randomiser would send if it always kept the bit; its plan says otherwise."""
+    """Sends the message that the randomiser would send if it always kept the bit; its plan says
+    otherwise."""
 
     def _make(self, point: float) -> bytes:
         block = int(self._secret.derive("planted").hex(), 16)
@@ -104,10 +114,14 @@ class TooHonest(HierarchyClient):
 
 
 class FirstBit(GenProtClient):
-    """Sends the first candidate whose bit is 1 instead of a uniform one: its bits are right, its choice is not."""
+    """Sends the first candidate whose bit is 1 instead of a uniform one: its bits are right, its
+    choice is not."""
 
     def _make(self, point: float) -> int:
-        return min(super()._make(point), int(self._secret.derive("planted").hex(), 16) % self.plan.candidates)
+        return min(
+            super()._make(point),
+            int(self._secret.derive("planted").hex(), 16) % self.plan.candidates,
+        )
 
 
 def test_randomisers_with_a_wrong_keep_probability_are_caught() -> None:
@@ -133,7 +147,9 @@ class AThirdOfTheNoise(LocalClient):
     def __init__(self, honest: LocalPlan, secret: Secret) -> None:
         super().__init__(honest, secret)
         self.plan = replace(honest)
-        vars(self.plan).update(scale=honest.scale // 3, shift=honest.shift, radius=honest.radius, header=honest.header)
+        vars(self.plan).update(
+            scale=honest.scale // 3, shift=honest.shift, radius=honest.radius, header=honest.header
+        )
 
 
 @pytest.mark.parametrize("form", ["one-counter", "two-counter"])

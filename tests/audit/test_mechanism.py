@@ -1,4 +1,5 @@
-"""The attack has power where the promise is spent, never exceeds it beyond confidence, and its bounds hold."""
+"""The attack has power where the promise is spent, never exceeds it beyond confidence, and its
+bounds hold."""
 
 from __future__ import annotations
 
@@ -66,7 +67,8 @@ def test_attack_on_pure_noise_comes_within_a_tenth() -> None:
 
 
 def test_terraces_are_attacked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The table has them; one keeps its promise, and one with numbers of a third of their scale is caught."""
+    """The table has them; one keeps its promise, and one with numbers of a third of their scale is
+    caught."""
     cases = [case for case in all_cases(Count()) if case.factorization == "terrace"]
     assert [case.adjacency for case in cases] == ["add-remove", "replace"]
     report = run_case(cases[0], 800, SECRET)
@@ -90,7 +92,8 @@ def test_no_factorization_is_beaten(name: str) -> None:
 
 
 def test_bounds_cover_at_their_confidence() -> None:
-    """Of 100 attacks at confidence 0.9 on a mechanism that spends its promise exactly, few prove more than it."""
+    """Of 100 attacks at confidence 0.9 on a mechanism that spends its promise exactly, few prove
+    more than it."""
     pair, attacks = (((1,),), ((),)), 100
     beaten = interval = 0
     for number in range(attacks):
@@ -100,7 +103,10 @@ def test_bounds_cover_at_their_confidence() -> None:
     assert beaten <= attacks * 0.1 + 3 * math.sqrt(attacks * 0.09)
     assert interval <= attacks * 0.2 + 4 * math.sqrt(attacks * 0.16)
     # and the negative control: noise 2.5 times too small is proved in nearly all of them
-    caught = sum(attack(Coin(0.4, 1.0), pair, 100, SECRET.derive(f"control {n}"), 0.9).proved > 1.0 for n in range(20))
+    caught = sum(
+        attack(Coin(0.4, 1.0), pair, 100, SECRET.derive(f"control {n}"), 0.9).proved > 1.0
+        for n in range(20)
+    )
     assert caught >= 19
 
 
@@ -119,7 +125,8 @@ def test_lowest_bits() -> None:
 
 
 def test_exact_law_of_the_first_ticks() -> None:
-    """By enumeration of nodes: the first tick of a tree of two levels spends one level, two ticks both."""
+    """By enumeration of nodes: the first tick of a tree of two levels spends one level, two ticks
+    both."""
     program = LibraryProgram(Count(), Budget(1.0, 0.0), 2, "pure-binary")
     claim = program.claim(2)
     law, radius = first_law(claim, 1)
@@ -134,7 +141,8 @@ def test_exact_law_of_the_first_ticks() -> None:
 
 
 def law_distance(claim: Claim, noise: FloatArray, grid: float = 1.0) -> tuple[float, float]:
-    """(χ² statistic over its degrees of freedom, p-value) of noise, shape (runs, ticks), against the exact law.
+    """(χ² statistic over its degrees of freedom, p-value) of noise, shape (runs, ticks), against
+    the exact law.
 
     Points with an expected number below 5 are put together in one class.
     """
@@ -160,7 +168,9 @@ def law_distance(claim: Claim, noise: FloatArray, grid: float = 1.0) -> tuple[fl
 def test_pure_streams_follow_the_exact_law(name: str) -> None:
     program = LibraryProgram(Count(), Budget(2.0, 0.0), TICKS, name)
     data = ((),) * TICKS
-    noise = np.stack([program.run(data, SECRET.derive(f"law {n}")).values[:2, 0] for n in range(1500)])
+    noise = np.stack(
+        [program.run(data, SECRET.derive(f"law {n}")).values[:2, 0] for n in range(1500)]
+    )
     distance, p = law_distance(program.claim(TICKS), noise)
     assert p > 1e-4, distance
     # negative controls: noise of another size, and noise of the right size that is not Laplace
@@ -170,7 +180,9 @@ def test_pure_streams_follow_the_exact_law(name: str) -> None:
 
 
 def test_table_and_chart(tmp_path: Any) -> None:
-    cases = [case for case in all_cases(Count()) if case.factorization in ("fresh", "pure-binary")][:2]
+    cases = [case for case in all_cases(Count()) if case.factorization in ("fresh", "pure-binary")][
+        :2
+    ]
     reports = [run_case(case, 40, SECRET) for case in cases]
     assert all(report.holds for report in reports)
     chart(reports, tmp_path / "chart.png")
@@ -179,27 +191,37 @@ def test_table_and_chart(tmp_path: Any) -> None:
 
 def test_command() -> None:
     runner = CliRunner()
-    done = runner.invoke(app, ["audit", "mechanism", "count", "-f", "fresh", "--runs", "60", "--json"])
+    done = runner.invoke(
+        app, ["audit", "mechanism", "count", "-f", "fresh", "--runs", "60", "--json"]
+    )
     assert done.exit_code == 0, done.output
     report = json.loads(done.stdout.splitlines()[-1])
     assert report["holds"]
     assert report["claimed"] == pytest.approx(Budget(3.0, 0.01).mu)
-    done = runner.invoke(app, ["audit", "mechanism", "count", "--all", "-f", "honaker-full", "--runs", "40", "--json"])
+    done = runner.invoke(
+        app,
+        ["audit", "mechanism", "count", "--all", "-f", "honaker-full", "--runs", "40", "--json"],
+    )
     assert done.exit_code == 0
     programs = [json.loads(line)["program"] for line in done.stdout.splitlines()]
-    assert programs == [f"count · honaker-full · exact · {adjacency}" for adjacency in ("add-remove", "replace")]
+    assert programs == [
+        f"count · honaker-full · exact · {adjacency}" for adjacency in ("add-remove", "replace")
+    ]
     done = runner.invoke(app, ["audit", "mechanism", "count", "--all", "-f", "honaker-ful"])
     assert done.exit_code == 2
     done = runner.invoke(app, ["audit", "replay", "histogram", "-p", "keys=2", "--examples", "5"])
     assert done.exit_code == 0, done.output
     assert "the promise holds" in done.stdout
-    done = runner.invoke(app, ["audit", "replay", "--program", "planted:TwoVersionsOfATick", "--ticks", "4"])
+    done = runner.invoke(
+        app, ["audit", "replay", "--program", "planted:TwoVersionsOfATick", "--ticks", "4"]
+    )
     assert done.exit_code == 1, done.output
     assert "THE PROMISE IS BROKEN" in done.stdout
 
 
 def test_narrow_laplace_noise_repeats_itself_and_is_no_alarm() -> None:
-    """Rate 1 over four ticks: 0.2803⁴ of all pairs of runs are equal; a planted seed of 8 bits still is an alarm."""
+    """Rate 1 over four ticks: 0.2803⁴ of all pairs of runs are equal; a planted seed of 8 bits
+    still is an alarm."""
     draws = ExactLaplace(Secret.from_hex("51" * 32)).draw(np.arange(400), 1.0, 4).astype(np.float64)
     claim = Claim(Budget(1.0, 0.0), np.tril(np.ones((4, 4))), cost=1.0)
     repeated, expected = _repeats(np.cumsum(draws, axis=1), claim, (1, 2, 3, 4), 1)

@@ -1,4 +1,5 @@
-"""Fuzz of everything that reads foreign bytes: only typed errors come out, and nothing is changed by a refusal."""
+"""Fuzz of everything that reads foreign bytes: only typed errors come out, and nothing is changed
+by a refusal."""
 
 from __future__ import annotations
 
@@ -17,7 +18,13 @@ from hypothesis import strategies as st
 from evercount import Budget, Count, Histogram, Secret, Stream
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.fields import Columns
-from evercount.declarations.schedule import Schedule, parse_instant, parse_tick, parse_time, zone_named
+from evercount.declarations.schedule import (
+    Schedule,
+    parse_instant,
+    parse_tick,
+    parse_time,
+    zone_named,
+)
 from evercount.declarations.streams_file import read_declarations
 from evercount.engine.build_parameters import pack, unpack
 from evercount.errors import EvercountError, MessageRejected, SnapshotError
@@ -35,10 +42,14 @@ from evercount.privacy.ledger import Ledger
 from evercount.service.read_events import read_batch
 from evercount.sparse import SparseCount
 
-QUIET = settings(deadline=None, max_examples=75, suppress_health_check=list(HealthCheck), derandomize=True)
+QUIET = settings(
+    deadline=None, max_examples=75, suppress_health_check=list(HealthCheck), derandomize=True
+)
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3)
+    ),
     max_leaves=8,
 )
 STREAM = Stream(Histogram(("a", "b")), Budget(1.0, 1e-6), 8, secret=Secret.from_hex("0e" * 32))
@@ -84,7 +95,8 @@ def test_bytes_that_are_no_snapshot(blob: bytes) -> None:
 @QUIET
 @given(st.data())
 def test_snapshots_with_a_good_checksum_and_one_wrong_entry(data: st.DataObject) -> None:
-    """Whoever writes a snapshot can write its checksum, too: every entry is checked, or taken as it is."""
+    """Whoever writes a snapshot can write its checksum, too: every entry is checked, or taken as it
+    is."""
     original: Any = data.draw(st.sampled_from([STREAM, PURE, SPARSE]))
     content = unpack(SNAPSHOTS[original])
     path = data.draw(st.sampled_from(leaves(content)))
@@ -101,7 +113,11 @@ def test_snapshots_with_a_good_checksum_and_one_wrong_entry(data: st.DataObject)
 
 
 @QUIET
-@given(st.sampled_from(["totals", "highest"]), st.integers(0, 3), st.sampled_from(["<i8", "<f8", "<i2"]))
+@given(
+    st.sampled_from(["totals", "highest"]),
+    st.integers(0, 3),
+    st.sampled_from(["<i8", "<f8", "<i2"]),
+)
 def test_snapshots_with_other_arrays(name: str, length: int, kind: str) -> None:
     content = unpack(SNAPSHOTS[STREAM])
     content[name] = np.zeros(length, kind)
@@ -124,7 +140,12 @@ def test_declarations(data: Any) -> None:
 
 
 @QUIET
-@given(st.sampled_from(["query", "budget", "tick", "start", "horizon", "late", "public", "postprocess"]), JSON)
+@given(
+    st.sampled_from(
+        ["query", "budget", "tick", "start", "horizon", "late", "public", "postprocess"]
+    ),
+    JSON,
+)
 def test_declarations_with_one_wrong_field(field: str, value: Any) -> None:
     table = {"name": "a", "query": "count", "budget": {"epsilon": 1.0, "delta": 1e-6}, field: value}
     try:
@@ -148,9 +169,16 @@ def test_toml(tmp_path_factory: pytest.TempPathFactory, text: str | bytes) -> No
 @given(st.text(max_size=30) | JSON)
 def test_clocks(text: Any) -> None:
     zone = zone_named("Europe/Vienna")
-    readers: list[Any] = [parse_tick, lambda t: parse_time(t, zone, "time"), lambda t: parse_instant(t, zone, "time")]
+    readers: list[Any] = [
+        parse_tick,
+        lambda t: parse_time(t, zone, "time"),
+        lambda t: parse_instant(t, zone, "time"),
+    ]
     if isinstance(text, str):  # options of a command are texts
-        readers += [lambda t: Schedule.of(t, "2026-01-01T00:00:00Z", "UTC"), lambda t: Schedule.of("1h", t, "UTC")]
+        readers += [
+            lambda t: Schedule.of(t, "2026-01-01T00:00:00Z", "UTC"),
+            lambda t: Schedule.of("1h", t, "UTC"),
+        ]
         readers.append(lambda t: Schedule.of("1h", "2026-01-01T00:00:00Z", t))
     for reader in readers:
         try:
@@ -209,7 +237,10 @@ def test_messages_of_hierarchical_and_genprot_clients(message: Any, number: Any)
         assert (server.accepted, server.rejected) == (1, 0)
 
 
-DUMPS: list[Any] = [LocalServer(LocalPlan(1.0, 1e-6, 400)), GenProtServer(GenProtPlan(1.0, 100, "fuzz", buckets=4))]
+DUMPS: list[Any] = [
+    LocalServer(LocalPlan(1.0, 1e-6, 400)),
+    GenProtServer(GenProtPlan(1.0, 100, "fuzz", buckets=4)),
+]
 DUMPS.append(HierarchyServer(HierarchyPlan(1.0, 4)))
 
 
@@ -239,7 +270,8 @@ def test_dumps_of_servers(data: st.DataObject) -> None:
 @settings(QUIET, max_examples=60)
 @given(st.data())
 def test_files_of_ledgers(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
-    """A ledger with one damaged byte, cut or replaced, is refused and left alone, or it still knows what was spent."""
+    """A ledger with one damaged byte, cut or replaced, is refused and left alone, or it still knows
+    what was spent."""
     path = tmp_path_factory.mktemp("ledger") / "ledger.jsonl"
     with Ledger(Budget(2.0, 1e-6), path) as ledger:
         ledger.spend("first", Budget(0.5, 1e-8))
@@ -250,7 +282,9 @@ def test_files_of_ledgers(tmp_path_factory: pytest.TempPathFactory, data: st.Dat
         st.one_of(
             st.binary(max_size=80),
             st.just(good[:at]),
-            st.integers(1, 255).map(lambda flip: good[:at] + bytes([good[at] ^ flip]) + good[at + 1 :]),
+            st.integers(1, 255).map(
+                lambda flip: good[:at] + bytes([good[at] ^ flip]) + good[at + 1 :]
+            ),
         )
     )
     path.write_bytes(damaged)
@@ -264,12 +298,19 @@ def test_files_of_ledgers(tmp_path_factory: pytest.TempPathFactory, data: st.Dat
 @settings(QUIET, max_examples=40)
 @given(
     st.sampled_from(
-        [b'{"time": "2026-01-01T00:00:00Z", "key": "a"}\n', b"PAR1", b"\x1f\x8b\x08\x00", b"\x28\xb5\x2f\xfd"]
+        [
+            b'{"time": "2026-01-01T00:00:00Z", "key": "a"}\n',
+            b"PAR1",
+            b"\x1f\x8b\x08\x00",
+            b"\x28\xb5\x2f\xfd",
+        ]
     ),
     st.binary(max_size=80) | JSON.map(lambda value: json.dumps(value).encode()),
     st.sampled_from([b"", b"PAR1", b"\n"]),
 )
-def test_files_of_other_kinds(tmp_path_factory: pytest.TempPathFactory, head: bytes, body: bytes, foot: bytes) -> None:
+def test_files_of_other_kinds(
+    tmp_path_factory: pytest.TempPathFactory, head: bytes, body: bytes, foot: bytes
+) -> None:
     """JSON lines, Parquet, gzip and Zstandard by their first bytes."""
     check_file_of_events(tmp_path_factory.mktemp("fuzz"), head + body + foot)
 
@@ -279,7 +320,8 @@ def test_files_of_other_kinds(tmp_path_factory: pytest.TempPathFactory, head: by
 def test_damage_inside_compressed_files(
     tmp_path_factory: pytest.TempPathFactory, at: int, flip: int, kind: str
 ) -> None:
-    """One wrong byte somewhere in a gzip file of a thousand rows, which may also have bad rows to show."""
+    """One wrong byte somewhere in a gzip file of a thousand rows, which may also have bad rows to
+    show."""
     moments = [f"2026-01-01T0{number % 3}:{number * 7 % 60:02d}:00Z" for number in range(1000)]
     keys = ["b" if number * number % 7 < 3 else "a" for number in range(1000)]
     rows = list(zip(moments, keys, strict=True))
@@ -296,7 +338,9 @@ def test_damage_inside_compressed_files(
 
 @settings(QUIET, max_examples=40)
 @given(st.binary(max_size=120) | st.text(max_size=120).map(str.encode), st.booleans())
-def test_files_of_events(tmp_path_factory: pytest.TempPathFactory, body: bytes, header: bool) -> None:
+def test_files_of_events(
+    tmp_path_factory: pytest.TempPathFactory, body: bytes, header: bool
+) -> None:
     """A file that cannot be read publishes nothing and leaves no state behind."""
     check_file_of_events(tmp_path_factory.mktemp("fuzz"), (b"time,key\n" if header else b"") + body)
 
@@ -306,7 +350,9 @@ def check_file_of_events(folder: Path, content: bytes) -> None:
     file, out = folder / "events.csv", folder / "out.csv"
     file.write_bytes(content)
     query, columns = Histogram(["a", "b"]), Columns("time", "key")
-    declaration = StreamDeclaration("fuzz", query, Budget(1.0, 1e-6), "1h", "2026-01-01T00:00:00Z", columns=columns)
+    declaration = StreamDeclaration(
+        "fuzz", query, Budget(1.0, 1e-6), "1h", "2026-01-01T00:00:00Z", columns=columns
+    )
     job = Job(str(file), declaration, str(out), declaration.schedule.start_of(4))
     try:
         release_file(job)

@@ -18,7 +18,10 @@ SECRET = Secret.from_hex("0b" * 32)
 RUNS = 2000
 WORST = (((1,), (), (), ()), ((), (), (), ()))
 """Neighbours that spend the whole promise of the toys: one event at the first tick, or none."""
-PAIRS = [(tuple((1,) if t == at else () for t in range(planted.T)), ((),) * planted.T) for at in range(planted.T)]
+PAIRS = [
+    (tuple((1,) if t == at else () for t in range(planted.T)), ((),) * planted.T)
+    for at in range(planted.T)
+]
 """One event at any tick."""
 
 BY_REPLAY: list[Any] = [
@@ -101,7 +104,8 @@ def test_low_bits_and_short_seeds_are_told_by_their_names() -> None:
 
 
 def test_streams_of_one_store_never_count_as_parallel() -> None:
-    """Two streams cost more than one, whatever their data: for δ > 0 adaptive streams do not compose in parallel."""
+    """Two streams cost more than one, whatever their data: for δ > 0 adaptive streams do not
+    compose in parallel."""
     budget = Budget(1.0, 1e-6)
     both = compose([Cost(budget, leak=0.0)] * 2)
     assert both.epsilon > budget.epsilon

@@ -1,4 +1,5 @@
-"""Replays spend what dense formulas say, on every query of the library, and the worst pairs attain the promise."""
+"""Replays spend what dense formulas say, on every query of the library, and the worst pairs attain
+the promise."""
 
 from __future__ import annotations
 
@@ -60,16 +61,26 @@ def audited(program: LibraryProgram, examples: int = 15) -> tuple[Any, Any]:
     ("query", "adjacency", "unit"),
     soak_but(
         [*((query, "add-remove", UNITS[0]) for query in LINEAR), (LINEAR[3], "replace", UNITS[1])],
-        [(query, *side) for query in LINEAR for side in [("add-remove", UNITS[0]), ("replace", UNITS[1])]],
+        [
+            (query, *side)
+            for query in LINEAR
+            for side in [("add-remove", UNITS[0]), ("replace", UNITS[1])]
+        ],
     ),
     ids=repr,
 )
-def test_worst_neighbours_spend_exactly_the_promise(query: Query, adjacency: Any, unit: dict[str, Any]) -> None:
-    program = LibraryProgram(query, Budget(1.0, 1e-6, adjacency=adjacency, **unit), T, restarts=(3,))
+def test_worst_neighbours_spend_exactly_the_promise(
+    query: Query, adjacency: Any, unit: dict[str, Any]
+) -> None:
+    program = LibraryProgram(
+        query, Budget(1.0, 1e-6, adjacency=adjacency, **unit), T, restarts=(3,)
+    )
     worst, random = audited(program)
     assert worst.holds, worst.summary()
     assert random.holds, random.summary()
-    assert worst.worst.ratio == pytest.approx(1, rel=1e-6), "S is attained, so the promise is spent to the last bit"
+    assert worst.worst.ratio == pytest.approx(1, rel=1e-6), (
+        "S is attained, so the promise is spent to the last bit"
+    )
     assert random.worst.ratio > 0
 
 
@@ -88,14 +99,18 @@ def test_structured_queries_keep_the_promise(query: Query, adjacency: Any) -> No
     assert worst.worst.ratio > 0.3
 
 
-@pytest.mark.parametrize("name", soak_but(["balanced", "unbounded", "binary-tree", "honaker-full"], FACTORIZATIONS))
+@pytest.mark.parametrize(
+    "name", soak_but(["balanced", "unbounded", "binary-tree", "honaker-full"], FACTORIZATIONS)
+)
 def test_every_factorization_keeps_the_promise(name: str) -> None:
     horizon = None if name in ("unbounded", "anytime") else T
-    worst, random = audited(LibraryProgram(Histogram(2), Budget(0.5, 1e-9), horizon, name, restarts=(2, 4)))
+    worst, random = audited(
+        LibraryProgram(Histogram(2), Budget(0.5, 1e-9), horizon, name, restarts=(2, 4))
+    )
     assert worst.holds
     assert random.holds
-    # an unbounded stream keeps room for its endless future; Honaker's releases hide some of its nodes, and those of
-    # the full estimator too where the horizon is not a power of two
+    # an unbounded stream keeps room for its endless future; Honaker's releases hide some of its
+    # nodes, and those of the full estimator too where the horizon is not a power of two
     room = {"unbounded": 0.6, "anytime": 0.6, "honaker": 0.6, "honaker-full": 0.96}
     assert worst.worst.ratio > room.get(name, 1 - 1e-6)
 
@@ -125,7 +140,9 @@ def test_every_factorization_keeps_the_promise(name: str) -> None:
 def test_pure_streams_keep_the_promise(
     query: Query, name: str, horizon: int | None, adjacency: Any, unit: dict[str, Any]
 ) -> None:
-    program = LibraryProgram(query, Budget(1.0, 0.0, adjacency=adjacency, **unit), horizon, name, restarts=(3,))
+    program = LibraryProgram(
+        query, Budget(1.0, 0.0, adjacency=adjacency, **unit), horizon, name, restarts=(3,)
+    )
     worst, random = audited(program)
     assert worst.holds, worst.summary()
     assert random.holds, random.summary()
@@ -142,11 +159,13 @@ def test_spent_is_what_dense_formulas_say() -> None:
     inverse = np.linalg.inv(left @ left.T)
     expected = math.sqrt(sum(d @ inverse @ d for d in difference.T)) / 2.5
     assert claim.spent((1, 2, 3, 4), difference) == pytest.approx(expected, rel=1e-9)
-    # ticks 1 and 2 of a binary tree: y1 = z1, y2 = z12. One event at tick 1 moves both, one at tick 2 the second only
+    # ticks 1 and 2 of a binary tree: y1 = z1, y2 = z12. One event at tick 1 moves both, one at tick
+    # 2 the second only
     pure = Claim(Budget(1.0, 0.0), np.eye(2), cost=0.5)
     assert pure.spent((1, 2), np.array([[1.0], [1.0]])) == pytest.approx(1.0)
     assert pure.spent((1, 2), np.array([[0.0], [1.0]])) == pytest.approx(0.5)
-    # three nodes for two releases: y1 = z1, y2 = z1 + z2 − z3; the cheapest way to move y2 alone is one node
+    # three nodes for two releases: y1 = z1, y2 = z1 + z2 − z3; the cheapest way to move y2 alone is
+    # one node
     wide = Claim(Budget(1.0, 0.0), np.array([[1.0, 0, 0], [1, 1, -1]]), cost=0.25)
     assert wide.spent((1, 2), np.array([[0.0], [2.0]])) == pytest.approx(0.5)
     assert wide.spent((1, 2), np.array([[1.0], [1.0]])) == pytest.approx(0.25)
@@ -229,7 +248,8 @@ def _count_even(events: Any) -> list[int]:
 
 @pytest.mark.parametrize(("declared", "holds"), [(1.0, True), (0.25, False)])
 def test_an_encoder_of_ones_own_is_replayed(declared: float, holds: bool) -> None:
-    """`PrefixQuery` with its legal events: the right sensitivity is spent exactly, a planted smaller one is caught."""
+    """`PrefixQuery` with its legal events: the right sensitivity is spent exactly, a planted
+    smaller one is caught."""
     register_encoder("even numbers of a replay")(_count_even)
     query = PrefixQuery("even numbers of a replay", 1, {"add-remove": declared})
     program = LibraryProgram(query, Budget(1.0, 1e-6), 4, restarts=(2,), events=Universe((0, 1, 2)))

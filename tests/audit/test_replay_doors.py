@@ -65,7 +65,8 @@ def test_files_keep_the_promise(query: Query, adjacency: Any, unit: dict[str, An
     budget = Budget(1.0, 1e-6, adjacency=adjacency, **unit)
     report = report_of(FilesProgram(query, budget, T, restarts=(2,)))
     assert report.holds, report.summary()
-    if query.name == "count" and adjacency == "replace":  # a row always counts: there is nothing to replace it by
+    # a row always counts: there is nothing to replace it by
+    if query.name == "count" and adjacency == "replace":
         assert report.worst is None
     else:
         assert report.worst.ratio == pytest.approx(1, rel=1e-6)
@@ -90,7 +91,10 @@ def test_service_keeps_the_promise(query: Query, unit: dict[str, Any]) -> None:
 
 def test_pure_streams_through_both_doors() -> None:
     budget = Budget(1.0, 0.0)
-    for program in (FilesProgram(Count(), budget, T, restarts=(1, 3)), ServiceProgram(Count(), budget, T)):
+    for program in (
+        FilesProgram(Count(), budget, T, restarts=(1, 3)),
+        ServiceProgram(Count(), budget, T),
+    ):
         report = report_of(program)
         assert report.holds, report.summary()
         assert report.measure == "epsilon"
@@ -98,7 +102,8 @@ def test_pure_streams_through_both_doors() -> None:
 
 
 def test_all_doors_publish_the_same_numbers() -> None:
-    """One secret, one declaration, one set of events: the library, the files and the service agree bit for bit."""
+    """One secret, one declaration, one set of events: the library, the files and the service agree
+    bit for bit."""
     budget = Budget(1.0, 1e-6)
     query = Histogram(("north", "south"))
     data = ((("north",), ("south",)), (), (("south",),), (("north",),))
@@ -108,12 +113,17 @@ def test_all_doors_publish_the_same_numbers() -> None:
         by_hand.schedule.with_start(instant_of(MOMENT)).begin
     )  # the start is part of the noise's key
     for door, declaration in ((files, files.declaration), (service, started)):
-        library = declaration.build(secret=SECRET, replay=True).run([[key for (key,) in tick] for tick in data])
+        library = declaration.build(secret=SECRET, replay=True).run(
+            [[key for (key,) in tick] for tick in data]
+        )
         assert np.array_equal(door.run(data, SECRET).values, library.rows)
 
 
-def test_spark_keeps_the_promise_and_a_lost_cap_is_seen(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Histograms of users, at most 2 events each. Planted: a batch that counts all events of a user."""
+def test_spark_keeps_the_promise_and_a_lost_cap_is_seen(
+    spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Histograms of users, at most 2 events each. Planted: a batch that counts all events of a
+    user."""
     from evercount.audit.doors import SparkProgram
     from evercount.spark import count_events
     from evercount.spark.session import run_secret
@@ -121,14 +131,20 @@ def test_spark_keeps_the_promise_and_a_lost_cap_is_seen(spark: Any, monkeypatch:
     query, budget = Histogram(("north", "south")), Budget(1.0, 1e-6, unit="user", max_events=2)
     program = SparkProgram(query, budget, T)
     published, run = {}, program.run
-    monkeypatch.setattr(program, "run", lambda data, secret: published.setdefault(data, run(data, secret)))
+    monkeypatch.setattr(
+        program, "run", lambda data, secret: published.setdefault(data, run(data, secret))
+    )
     quiet = ((), ())
-    pair = ((4 * (("ann", "north"),), (("bob", "south"),), *quiet), ((), (("bob", "south"),), *quiet))
+    pair = (
+        (4 * (("ann", "north"),), (("bob", "south"),), *quiet),
+        ((), (("bob", "south"),), *quiet),
+    )
     found = compare(program, pair, SECRET)
     assert found.holds, found
     assert found.ratio == pytest.approx(1, rel=1e-6)
     same = run_secret(program.run_name(SECRET))
-    for data, counted in zip(pair, (["north"] * 2, []), strict=True):  # the noise is a function of the secret
+    # the noise is a function of the secret
+    for data, counted in zip(pair, (["north"] * 2, []), strict=True):
         library = program.declaration.build(secret=same, replay=True)
         capped = library.run([counted, ["south"], [], []], capped=True)
         assert np.array_equal(published[data].values, capped.rows)
@@ -173,11 +189,13 @@ TREES: dict[str, Query] = {
     "top-k": TopK(("north", "south", "west"), 2),
     "discovered-keys": DiscoveredKeys(),
 }
-"""With QUERIES, one of each query of the registry that rows can feed and that publishes maps of its noisy sums."""
+"""With QUERIES, one of each query of the registry that rows can feed and that publishes maps of its
+noisy sums."""
 BY_LIBRARY = {
     "average": "publishes a ratio, or a sum over a number of ticks",
 }
-"""The others whose events can be rows: `tests/audit/test_replay.py` replays them by the library door."""
+"""The others whose events can be rows: `tests/audit/test_replay.py` replays them by the library
+door."""
 
 
 def test_no_query_is_forgotten() -> None:
@@ -188,12 +206,18 @@ def test_no_query_is_forgotten() -> None:
 @pytest.mark.parametrize(
     ("name", "unit"),
     soak_but(
-        [("rollup", "event"), ("distinct-users", "user"), ("occupancy", "user"), ("discovered-keys", "user")],
+        [
+            ("rollup", "event"),
+            ("distinct-users", "user"),
+            ("occupancy", "user"),
+            ("discovered-keys", "user"),
+        ],
         product(TREES, ["event", "user"]),
     ),
 )
 def test_every_query_keeps_the_promise_through_all_doors(name: str, unit: Any) -> None:
-    """Restarts included. User level: twice as many events as the cap allows, or users that come under every key."""
+    """Restarts included. User level: twice as many events as the cap allows, or users that come
+    under every key."""
     query = TREES[name]
     budget = Budget(1.0, 1e-6, unit=unit)
     if unit == "user" and query.people is None:
@@ -224,7 +248,8 @@ def test_every_query_keeps_the_promise_through_all_doors(name: str, unit: Any) -
 
 
 def test_parts_hold_all_that_is_published() -> None:
-    """Independent noise of one cell each: the product of map and parts has orthonormal columns and the same rank."""
+    """Independent noise of one cell each: the product of map and parts has orthonormal columns and
+    the same rank."""
     for name in ("rollup", "marginals", "quantiles"):
         query = TREES[name]
         parts = parts_of(query, pure=False)

@@ -1,4 +1,5 @@
-"""A rule-based machine over the HTTP service: batches, retries, closings, bad requests and restarts in any order."""
+"""A rule-based machine over the HTTP service: batches, retries, closings, bad requests and restarts
+in any order."""
 
 from __future__ import annotations
 
@@ -26,12 +27,15 @@ PATH = "/v1/streams/counted"
 
 
 class ServiceMachine(RuleBasedStateMachine):
-    """A manually clocked count over a real socket; the model is the true count plus the noise of the secret."""
+    """A manually clocked count over a real socket; the model is the true count plus the noise of
+    the secret."""
 
     def __init__(self) -> None:
         super().__init__()
         self.folder = tempfile.TemporaryDirectory(prefix="evercount-machine-")
-        self.declaration = StreamDeclaration("counted", Count(), Budget(1.0, 1e-6), horizon=HORIZON, public=True)
+        self.declaration = StreamDeclaration(
+            "counted", Count(), Budget(1.0, 1e-6), horizon=HORIZON, public=True
+        )
         self.noise = np.asarray(
             self.declaration.started(10**15).build(secret=SECRET).run([0] * HORIZON).values
         ).reshape(HORIZON)
@@ -53,7 +57,9 @@ class ServiceMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.released) < HORIZON)
     @rule(events=st.integers(0, 4), key=st.sampled_from([None, "k1", "k2"]))
     def events(self, events: int, key: str | None) -> None:
-        answer = self.post("/events", json=[1] * events, headers={} if key is None else {"Idempotency-Key": key})
+        answer = self.post(
+            "/events", json=[1] * events, headers={} if key is None else {"Idempotency-Key": key}
+        )
         if key is not None and key in self.keys:
             assert (answer.status_code == 200) == (self.keys[key] == events), answer.text
             return
@@ -88,8 +94,12 @@ class ServiceMachine(RuleBasedStateMachine):
             "text": lambda: self.post("/events", json=["many"]),
             "early": lambda: self.post("/close-tick", params={"tick": len(self.released) + 2}),
             "token": lambda: self.client.post(f"{PATH}/events", json=[1]),
-            "kind": lambda: self.post("/events", content=b"1", headers={"Content-Type": "text/plain"}),
-            "unknown": lambda: self.client.post("/v1/streams/other/events", json=[1], headers=HEADERS),
+            "kind": lambda: self.post(
+                "/events", content=b"1", headers={"Content-Type": "text/plain"}
+            ),
+            "unknown": lambda: self.client.post(
+                "/v1/streams/other/events", json=[1], headers=HEADERS
+            ),
         }
         answer = calls[bad]()
         assert 400 <= answer.status_code < 500, answer.text

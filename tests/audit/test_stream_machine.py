@@ -1,7 +1,8 @@
-"""Rule-based machines: a stream and a store under random orders of steps, retries, restores, misuse and interruptions.
+"""Rule-based machines: a stream and a store under random orders of steps, retries, restores, misuse
+and interruptions.
 
-The model is the true running sum plus the noise of an untouched stream with the same secret: whatever happens in
-between, every released number must be exactly that, once.
+The model is the true running sum plus the noise of an untouched stream with the same secret:
+whatever happens in between, every released number must be exactly that, once.
 """
 
 from __future__ import annotations
@@ -19,7 +20,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from evercount import Budget, Count, Histogram, Secret, Stream
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.engine import state as state_module
-from evercount.errors import AlreadyReleased, EvercountError, HorizonReached, InputError, ParameterError, SnapshotError
+from evercount.errors import (
+    AlreadyReleased,
+    EvercountError,
+    HorizonReached,
+    InputError,
+    ParameterError,
+    SnapshotError,
+)
 from evercount.store import Batch, Store
 from evercount.store.open_stream import encode_events
 from stored import all_releases, close_and_read
@@ -109,7 +117,8 @@ class StreamMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.done < HORIZON)
     @rule(events=EVENTS)
     def interrupted(self, events: list[str]) -> None:
-        """An interruption in the middle of a tick did not happen: the same stream, or its snapshot, goes on."""
+        """An interruption in the middle of a tick did not happen: the same stream, or its snapshot,
+        goes on."""
         blob = self.stream.snapshot()
 
         class Interrupt(BaseException):

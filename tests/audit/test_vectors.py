@@ -1,4 +1,5 @@
-"""The published test vectors are what the program computes, and published constants are reproduced."""
+"""The published test vectors are what the program computes, and published constants are
+reproduced."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ def test_published_constants_are_reproduced(row: dict[str, float]) -> None:
 
 
 def test_normals_of_the_vectors_are_exact() -> None:
-    """The integers are the numbers themselves: as doubles they are what the sampler gives as floats."""
+    """The integers are the numbers themselves: as doubles they are what the sampler gives as
+    floats."""
     stored = json.loads((FOLDER / "noise.json").read_text(encoding="utf-8"))
     floats = ExactNoise(Secret.from_hex(KEY)).normals(0, 6, 3).to_float()
     for draw, row in enumerate(stored["normals"]):

@@ -1,4 +1,5 @@
-"""Theorem 2 and its relatives: dense oracles, simulation with a negative control, and the quoted overspends."""
+"""Theorem 2 and its relatives: dense oracles, simulation with a negative control, and the quoted
+overspends."""
 
 from __future__ import annotations
 
@@ -25,13 +26,16 @@ def test_std_is_that_of_the_dense_mechanism() -> None:
     L = root(T)
     sigma = C * np.linalg.norm(L, axis=0).max()
     np.testing.assert_allclose(
-        counting_error.theorem2_std(T, np.arange(1, T + 1), C), sigma * np.linalg.norm(L, axis=1), rtol=1e-13
+        counting_error.theorem2_std(T, np.arange(1, T + 1), C),
+        sigma * np.linalg.norm(L, axis=1),
+        rtol=1e-13,
     )
     assert counting_error.theorem2_std(T, T, C) == pytest.approx(C * landau(T), rel=1e-14)
 
 
 def test_simultaneous_bound_covers_simulated_streams() -> None:
-    """4000 streams of 128 ticks, β = 0.2. The union bound must fail at most β + 4 standard errors = 0.2 + 0.026.
+    """4000 streams of 128 ticks, β = 0.2. The union bound must fail at most β + 4 standard errors =
+    0.2 + 0.026.
 
     Negative control: the radius of one tick, used for all ticks, must fail far more often.
     """
@@ -55,38 +59,49 @@ def test_simultaneous_bound_covers_simulated_streams() -> None:
 def test_forms_of_theorem_2() -> None:
     T, t, C, beta = 65536, np.array([1, 2, 1000, 65536]), 19.285, 0.05
     tail = math.sqrt(2 * math.log(T / beta))
-    np.testing.assert_allclose(counting_error.theorem2_paper(T, t, C, beta), C * np.asarray(psi_paper(t)) * tail)
+    np.testing.assert_allclose(
+        counting_error.theorem2_paper(T, t, C, beta), C * np.asarray(psi_paper(t)) * tail
+    )
     np.testing.assert_allclose(
         counting_error.theorem2_paper_proof(T, t, C, beta),
         math.sqrt(2) * C * np.asarray(psi_paper(t)) * math.log(2 * T / beta),
     )
     std = np.asarray(counting_error.theorem2_std(T, t, C))
     np.testing.assert_allclose(std, C * np.sqrt(landau(T) * np.asarray(landau(t))))
-    np.testing.assert_allclose(counting_error.theorem2_simultaneous_closed_form(T, t, C, beta), std * tail)
+    np.testing.assert_allclose(
+        counting_error.theorem2_simultaneous_closed_form(T, t, C, beta), std * tail
+    )
     np.testing.assert_allclose(
         counting_error.theorem2_simultaneous(T, t, C, beta), std * simultaneous_quantile(T, beta)
     )
-    np.testing.assert_allclose(counting_error.theorem2_per_tick(T, t, C, beta), std * interval_quantile(beta))
+    np.testing.assert_allclose(
+        counting_error.theorem2_per_tick(T, t, C, beta), std * interval_quantile(beta)
+    )
     # the paper's claim is below the truth at every tick
     assert np.all(
-        counting_error.theorem2_paper(T, t, C, beta) < counting_error.theorem2_simultaneous_closed_form(T, t, C, beta)
+        counting_error.theorem2_paper(T, t, C, beta)
+        < counting_error.theorem2_simultaneous_closed_form(T, t, C, beta)
     )
 
 
 def test_average_in_the_papers_and_in_the_corrected_form() -> None:
     T, t, C = 1000, np.array([1, 10, 1000]), 2.0
     np.testing.assert_allclose(
-        counting_error.average_paper(T, t, C), C * np.asarray(psi_paper(t)) * math.sqrt(math.log(6000)) / t
+        counting_error.average_paper(T, t, C),
+        C * np.asarray(psi_paper(t)) * math.sqrt(math.log(6000)) / t,
     )
     np.testing.assert_allclose(
-        counting_error.average(T, t, C), np.asarray(counting_error.theorem2_simultaneous(T, t, C, 1 / 3)) / t
+        counting_error.average(T, t, C),
+        np.asarray(counting_error.theorem2_simultaneous(T, t, C, 1 / 3)) / t,
     )
     assert counting_error.average(T, 10, C) == pytest.approx(counting_error.average(T, t, C)[1])  # type: ignore[index]
 
 
 def test_sparse_bound_of_the_paper() -> None:
     value = counting_error.sparse_paper(10_000, 50, 2.0)
-    assert value == pytest.approx(2 * (5 * math.log(10_000) + psi_paper(50) * math.sqrt(math.log(300))))
+    assert value == pytest.approx(
+        2 * (5 * math.log(10_000) + psi_paper(50) * math.sqrt(math.log(300)))
+    )
     assert counting_error.sparse_paper(10_000, 51, 2.0) > value
     with pytest.raises(ParameterError):
         counting_error.sparse_paper(10, 11, 2.0)
@@ -105,13 +120,16 @@ def test_overspends_against_dense_gaussians() -> None:
     c = np.sqrt(np.asarray(landau(np.arange(1, T + 1))))
     d = np.ones(T)
     fresh = np.diag((c * np.linalg.norm(L, axis=1)) ** 2)
-    assert counting_error.fresh_noise_overspend(T) == pytest.approx(math.sqrt(d @ np.linalg.solve(fresh, d)))
+    assert counting_error.fresh_noise_overspend(T) == pytest.approx(
+        math.sqrt(d @ np.linalg.solve(fresh, d))
+    )
     fixed = c[-1] ** 2 * L @ L.T  # what is implemented: within its promise
     assert math.sqrt(d @ np.linalg.solve(fixed, d)) == pytest.approx(1.0)
 
 
 def test_sampling_error_covers() -> None:
-    """Uniform points: sup|F̂ − F| exceeds the bound in at most β + 4 standard errors of 2000 samples."""
+    """Uniform points: sup|F̂ − F| exceeds the bound in at most β + 4 standard errors of 2000
+    samples."""
     n, beta = 100, 0.2
     points = np.sort(np.random.default_rng(3).random((2000, n)), axis=1)
     grid = np.arange(1, n + 1) / n

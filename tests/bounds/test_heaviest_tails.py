@@ -1,4 +1,5 @@
-"""The lemmas and the claim of `laplace_tails.proof.md` on mixed scales, by quadrature; variances add up to 1."""
+"""The lemmas and the claim of `laplace_tails.proof.md` on mixed scales, by quadrature; variances
+add up to 1."""
 
 from __future__ import annotations
 
@@ -20,7 +21,9 @@ Q = (np.arange(1 << 15) + 0.5) * (40 / (1 << 15))
 
 def gamma_density(shape: float, scale: float) -> np.ndarray:
     """The density of a gamma number on Q, as chances of its cells."""
-    return np.exp((shape - 1) * np.log(Q / scale) - Q / scale - gammaln(shape)) / scale * (Q[1] - Q[0])
+    return (
+        np.exp((shape - 1) * np.log(Q / scale) - Q / scale - gammaln(shape)) / scale * (Q[1] - Q[0])
+    )
 
 
 def density(*parts: tuple[float, float]) -> np.ndarray:
@@ -38,8 +41,15 @@ def derivative(order: int, x: float) -> np.ndarray:
     return first * (one if order == 2 else one**2 + (3 / (2 * Q) - x**2 / Q**2) / Q)
 
 
-HYPOEXPONENTIAL = [[(1, w) for w in weights] for weights in ((0.5, 0.3, 0.2), (0.1, 0.2, 0.9), (0.4,) * 5, (1.0, 1.0))]
-WITH_LARGEST = [[(0.3, 0.2), (1, 0.5), (0.2, 0.5)], [(0.05, 0.9), (1, 0.9), (0.4, 0.1)], [(2.5, 0.1), (1, 0.4)]]
+HYPOEXPONENTIAL = [
+    [(1, w) for w in weights]
+    for weights in ((0.5, 0.3, 0.2), (0.1, 0.2, 0.9), (0.4,) * 5, (1.0, 1.0))
+]
+WITH_LARGEST = [
+    [(0.3, 0.2), (1, 0.5), (0.2, 0.5)],
+    [(0.05, 0.9), (1, 0.9), (0.4, 0.1)],
+    [(2.5, 0.1), (1, 0.4)],
+]
 
 
 @pytest.mark.parametrize("parts", HYPOEXPONENTIAL + WITH_LARGEST, ids=str)
@@ -67,7 +77,8 @@ def most_convex(law: np.ndarray) -> float:
 
 @pytest.mark.parametrize("parts", WITH_LARGEST, ids=str)
 def test_log_concave_with_the_largest_scale(parts: list[tuple[float, float]]) -> None:
-    """Lemma 2: shapes below 1 do no harm next to an exponential number of the largest scale, only of a smaller one."""
+    """Lemma 2: shapes below 1 do no harm next to an exponential number of the largest scale, only
+    of a smaller one."""
     assert most_convex(density(*parts)) < 1e-7
     assert most_convex(density((1, 0.1), (0.3, 0.8))) > 1e-5
 
@@ -92,7 +103,9 @@ def crossing(k: float) -> float:
 def test_crossings_of_equal_parts() -> None:
     """Item 1 of the proof, and the closed form for whole k."""
     for k in (1, 2, 7):
-        assert gamma_mean(k, leaving(1.7)) == pytest.approx(float(laplace_tail(k, 1.7 * math.sqrt(2 * k))), rel=1e-9)
+        assert gamma_mean(k, leaving(1.7)) == pytest.approx(
+            float(laplace_tail(k, 1.7 * math.sqrt(2 * k))), rel=1e-9
+        )
     assert crossing(2) == pytest.approx(1.66174, abs=1e-5)
     assert all(1.6556 < crossing(k) < 1.6618 for k in np.linspace(2, 3, 21))
     rising = [crossing(k) for k in np.geomspace(3, 3000, 120)]
@@ -105,13 +118,16 @@ def test_crossings_of_equal_parts() -> None:
 
 @pytest.mark.parametrize("equal", range(1, int(NUMBERS[NUMBERS % 1 > 0].max()) + 1))
 def test_a_smaller_part_next_to_equal_ones(equal: int) -> None:
-    """Item 2: from none to a part of full size, the zero in x of the derivative rises, so the ends are the largest."""
+    """Item 2: from none to a part of full size, the zero in x of the derivative rises, so the ends
+    are the largest."""
     theta = (np.arange(8_000) + 0.5) * 0.02
 
     def zero(part: float) -> float:
         phi = (1 + theta**2 / 2) ** -(equal + 1.0) * (1 + part * theta**2 / 2) ** -2.0
         std = math.sqrt(equal + part)
-        return brentq(lambda x: float((theta**3 * np.sin(theta * x * std)) @ phi), 1.0, 2.3, xtol=1e-9)
+        return brentq(
+            lambda x: float((theta**3 * np.sin(theta * x * std)) @ phi), 1.0, 2.3, xtol=1e-9
+        )
 
     zeros = [zero(part) for part in np.linspace(0.02, 1, 30)]
     assert min(np.diff(zeros)) > 0
@@ -121,16 +137,25 @@ def test_a_smaller_part_next_to_equal_ones(equal: int) -> None:
 
 
 def tails(scales: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """P(|S| > x·std) for Laplace numbers of different scales, by inverting the characteristic function (Gil-Pelaez)."""
+    """P(|S| > x·std) for Laplace numbers of different scales, by inverting the characteristic
+    function (Gil-Pelaez)."""
     theta = (np.arange(40_000) + 0.5) * 0.01
-    phi = np.prod([1 / (1 + (theta * scale) ** 2 / (2 * (scales**2).sum())) for scale in scales], axis=0)
+    phi = np.prod(
+        [1 / (1 + (theta * scale) ** 2 / (2 * (scales**2).sum())) for scale in scales], axis=0
+    )
     return np.asarray(1 - 2 / math.pi * np.sin(np.multiply.outer(x, theta)) @ (phi / theta) * 0.01)
 
 
 def test_no_sum_leaves_more_often() -> None:
-    """Random parts, equal parts and parts with one smaller: the bound holds at every half width, and is reached."""
+    """Random parts, equal parts and parts with one smaller: the bound holds at every half width,
+    and is reached."""
     rng = np.random.default_rng(7)
-    rows = [rng.random(count) ** power for count in (2, 3, 6, 20) for power in (0.2, 1, 4) for _ in range(2)]
+    rows = [
+        rng.random(count) ** power
+        for count in (2, 3, 6, 20)
+        for power in (0.2, 1, 4)
+        for _ in range(2)
+    ]
     rows += [np.ones(n) for n in (2, 3, 8, 50)] + [np.append(np.ones(n), 0.6) for n in (1, 2, 3, 5)]
     x, reached = np.asarray([0.4, 1, 1.3, 1.6, 1.66, 1.68, 1.7, 1.72, 1.75, 1.9, 2.2, 3, 4.5]), 0
     for scales in rows:

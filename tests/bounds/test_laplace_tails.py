@@ -1,4 +1,5 @@
-"""Quantiles of sums of Laplace numbers: against simulation, against the closed form for two, and the common factor."""
+"""Quantiles of sums of Laplace numbers: against simulation, against the closed form for two, and
+the common factor."""
 
 from __future__ import annotations
 
@@ -41,8 +42,11 @@ def test_tails_in_closed_form() -> None:
 
 @pytest.mark.parametrize("weight", [1, 2, 5, 17])
 def test_quantiles_against_simulation(weight: int) -> None:
-    """400,000 sums: the share outside is β within 5 standard errors; with the normal quantile it is not."""
-    sums = np.random.default_rng(weight).laplace(size=(400_000, weight)).sum(axis=1) / math.sqrt(2 * weight)
+    """400,000 sums: the share outside is β within 5 standard errors; with the normal quantile it is
+    not."""
+    sums = np.random.default_rng(weight).laplace(size=(400_000, weight)).sum(axis=1) / math.sqrt(
+        2 * weight
+    )
     for beta in (0.1, 0.01):
         share = (np.abs(sums) > laplace_quantile(weight, beta)).mean()
         assert abs(share - beta) < 5 * math.sqrt(beta / 400_000)
@@ -53,17 +57,25 @@ def test_quantiles_against_simulation(weight: int) -> None:
 def test_one_factor_is_enough_for_all_sums() -> None:
     for beta in (0.2, 0.05, 1e-3, 1e-9):
         factor = laplace_factor(beta)
-        assert all(laplace_quantile(weight, beta) <= factor * (1 + 1e-9) for weight in (1, 2, 3, 5, 9, 30, 100, 1000))
+        assert all(
+            laplace_quantile(weight, beta) <= factor * (1 + 1e-9)
+            for weight in (1, 2, 3, 5, 9, 30, 100, 1000)
+        )
     rng = np.random.default_rng(1)
     scales = rng.random((8, 12)) ** 3
     for row in scales:
         sums = (rng.laplace(size=(200_000, 12)) * row).sum(axis=1) / math.sqrt(2 * (row**2).sum())
         for beta in (0.1, 0.01):
-            assert (np.abs(sums) > laplace_factor(beta)).mean() < beta + 5 * math.sqrt(beta / 200_000)
+            assert (np.abs(sums) > laplace_factor(beta)).mean() < beta + 5 * math.sqrt(
+                beta / 200_000
+            )
 
 
-def sums_of_discrete_numbers(rate: float, weights: tuple[int, ...]) -> Iterator[tuple[int, np.ndarray]]:
-    """(weight, P(|S| > h) for h = 0, 1, …) for sums S of discrete Laplace numbers, by convolution."""
+def sums_of_discrete_numbers(
+    rate: float, weights: tuple[int, ...]
+) -> Iterator[tuple[int, np.ndarray]]:
+    """(weight, P(|S| > h) for h = 0, 1, …) for sums S of discrete Laplace numbers, by
+    convolution."""
     reach = int(80 / rate + 60)
     one = np.exp(-rate * np.abs(np.arange(-reach, reach + 1)))
     one /= one.sum()
@@ -79,7 +91,8 @@ def sums_of_discrete_numbers(rate: float, weights: tuple[int, ...]) -> Iterator[
 
 
 def test_intervals_hold_sums_of_discrete_numbers() -> None:
-    """Half widths a·√W·continuous std + ½ are wide enough; with the discrete std and without ½ they are not."""
+    """Half widths a·√W·continuous std + ½ are wide enough; with the discrete std and without ½ they
+    are not."""
     weights = (1, 2, 3, 5, 9, 17, 40)
     narrow = 0
     for rate in np.geomspace(0.05, 12, 14):
@@ -97,7 +110,8 @@ def test_intervals_hold_sums_of_discrete_numbers() -> None:
     "rates", [(1.0,) * 50, (0.3, 2.0), (0.2, 0.2, 1.5, 4.0, 4.0), (0.5,) * 3 + (3.0,) * 40], ids=len
 )
 def test_discrete_sums_of_mixed_rates_never_leave_more_often(rates: tuple[float, ...]) -> None:
-    """P(|D| > x + ½) ≤ P(|C| > x) by exact laws, where x is largest for its bound; without the ½ it is false."""
+    """P(|D| > x + ½) ≤ P(|C| > x) by exact laws, where x is largest for its bound; without the ½ it
+    is false."""
     half = 600
     law = np.ones(1)
     for rate in rates:
@@ -108,7 +122,9 @@ def test_discrete_sums_of_mixed_rates_never_leave_more_often(rates: tuple[float,
     narrow = 0
     for N in range(40):
         discrete = 2 * float(law[half + N + 1 :].sum())
-        continuous = 1 - 2 / math.pi * float(np.sum(np.sin(theta * (N + 0.5)) / theta * phi)) * 0.001
+        continuous = (
+            1 - 2 / math.pi * float(np.sum(np.sin(theta * (N + 0.5)) / theta * phi)) * 0.001
+        )
         assert discrete <= continuous + 2e-4, N
         wider = 1 - 2 / math.pi * float(np.sum(np.sin(theta * (N + 1)) / theta * phi)) * 0.001
         narrow += discrete > wider + 2e-4
@@ -116,18 +132,22 @@ def test_discrete_sums_of_mixed_rates_never_leave_more_often(rates: tuple[float,
 
 
 def test_the_stated_intervals_of_a_narrow_pure_stream_hold() -> None:
-    """Three ticks at epsilon=3.4 have a std of half a unit: ±factor·std would hold in 82 % of cases only."""
+    """Three ticks at epsilon=3.4 have a std of half a unit: ±factor·std would hold in 82 % of cases
+    only."""
     streams = 4_000
     stream = smooth_stream(Count(), Budget(3.4, 0.0), 12, "pure-window-3", seed=1)
     view = stream.run([2] * 12).last(3)
-    noise = np.concatenate([np.zeros((1, streams)), published(stream.query, noise_of(stream, streams, 12))[..., 0]])
+    noise = np.concatenate(
+        [np.zeros((1, streams)), published(stream.query, noise_of(stream, streams, 12))[..., 0]]
+    )
     off = np.abs(noise[view.last] - noise[view.last - 3])
     assert np.all(np.mean(off <= view._half_widths(0.95), axis=1) >= least_share(0.95, streams))
     assert np.all(np.mean(off <= laplace_factor(0.05, 3) * view.std, axis=1) < 0.92)
 
 
 def mixed_tail(scales: np.ndarray, x: float) -> float:
-    """P(|S| > x) for Laplace numbers of different scales, by inverting the characteristic function (Gil-Pelaez)."""
+    """P(|S| > x) for Laplace numbers of different scales, by inverting the characteristic function
+    (Gil-Pelaez)."""
     scales = scales / math.sqrt(2 * (scales**2).sum())
     step = 0.02  # the midpoint rule sees the tail beyond 2π/step − x: nothing
     theta = (np.arange(20_000) + 0.5) * step
@@ -136,11 +156,14 @@ def mixed_tail(scales: np.ndarray, x: float) -> float:
 
 
 def test_fewer_equal_numbers_have_heavier_tails() -> None:
-    """Rows of a bridge: ⌊V/2m²⌋ equal numbers leave 2 … 4.5 stds at least as often, one more do not always.
+    """Rows of a bridge: ⌊V/2m²⌋ equal numbers leave 2 … 4.5 stds at least as often, one more do not
+    always.
 
     For other sums and widths see test_heaviest_tails.py.
     """
-    _, weights, shares = Bridge(1000).coefficients(np.asarray([1, 5, 33, 64, 120, 257, 500, 765, 936, 1000]))
+    _, weights, shares = Bridge(1000).coefficients(
+        np.asarray([1, 5, 33, 64, 120, 257, 500, 765, 936, 1000])
+    )
     tight = 0
     for row in (np.abs(w) / (s / UNITS) for w, s in zip(weights, shares, strict=True)):
         row = row[row > 0]
@@ -163,7 +186,8 @@ PURE_TREES = ["bridge", "pure-tree", "pure-binary", "pure-hybrid", "endless-brid
     ),
 )
 def test_bounds_for_all_ticks_hold_and_are_close(name: str, horizon: int) -> None:
-    """2,000 streams: the bound holds in 95 % of them, and is at most 1.3 times the simulated quantile."""
+    """2,000 streams: the bound holds in 95 % of them, and is at most 1.3 times the simulated
+    quantile."""
     tree = pure_factorization(name, None if name in ("pure-hybrid", "endless-bridge") else horizon)
     bound = simultaneous_radius(tree, 0.25, 0.05, horizon)
     runs = []
@@ -177,7 +201,8 @@ def test_bounds_for_all_ticks_hold_and_are_close(name: str, horizon: int) -> Non
 
 
 def test_the_bound_of_a_bridge_is_the_union_of_the_tails_of_its_rows() -> None:
-    """Tick by tick, from the rows themselves: at the bound the tails add up to at most β, at 0.95 of it to more."""
+    """Tick by tick, from the rows themselves: at the bound the tails add up to at most β, at 0.95
+    of it to more."""
     beta, horizon = 0.05, 200
     bridge = Bridge(horizon)
     bound = simultaneous_radius(bridge, 1.0, beta, horizon) - 0.5
@@ -187,17 +212,21 @@ def test_the_bound_of_a_bridge_is_the_union_of_the_tails_of_its_rows() -> None:
     numbers = equal_numbers(variance, largest)
 
     def outside(radius: float) -> float:
-        return sum(float(heaviest_tail(int(n), radius / math.sqrt(v))) for n, v in zip(numbers, variance, strict=True))
+        return sum(
+            float(heaviest_tail(int(n), radius / math.sqrt(v)))
+            for n, v in zip(numbers, variance, strict=True)
+        )
 
     assert outside(bound) <= beta
     assert outside(0.95 * bound) > beta, "planted: a radius that is 5 % too small"
 
 
 def test_the_bound_of_a_long_tree() -> None:
-    """A union over each tick's own nodes: ±226 at 2^20 ticks, where the worst tick's tail for all gives ±302."""
-    assert simultaneous_radius(pure_factorization("pure-tree", 2**20), 1.0, 0.05, 2**20) == pytest.approx(
-        226.4, abs=0.1
-    )
+    """A union over each tick's own nodes: ±226 at 2^20 ticks, where the worst tick's tail for all
+    gives ±302."""
+    assert simultaneous_radius(
+        pure_factorization("pure-tree", 2**20), 1.0, 0.05, 2**20
+    ) == pytest.approx(226.4, abs=0.1)
     assert simultaneous_radius(pure_factorization("bridge", 2**20), 1.0, 0.05, 2**20) < 200
 
 
@@ -210,7 +239,9 @@ def test_bad_beta_is_refused() -> None:
 
 def test_factors_of_many_numbers_are_few_and_never_too_small() -> None:
     for beta in (0.05, 1e-9):
-        factors = {n: laplace_factor(beta, n) for n in (63, 64, 65, 127, 128, 1000, 1001, 4095, 4096)}
+        factors = {
+            n: laplace_factor(beta, n) for n in (63, 64, 65, 127, 128, 1000, 1001, 4095, 4096)
+        }
         assert len(set(factors.values())) == 7
         for n, factor in factors.items():
             assert heaviest_tail(n, factor) <= beta
@@ -224,8 +255,14 @@ def test_the_table_of_usual_factors_is_what_is_computed() -> None:
     assert usual.normal == pytest.approx(computed_normal(LEVEL), rel=1e-14)
     computed = [computed_factor(usual.beta, weight) for weight in usual.laplace]
     assert computed == pytest.approx(list(usual.laplace.values()), rel=1e-13)
-    asked = {weight // step * step for weight in range(1, 4097) for step in [1 << max(0, weight.bit_length() - 6)]}
+    asked = {
+        weight // step * step
+        for weight in range(1, 4097)
+        for step in [1 << max(0, weight.bit_length() - 6)]
+    }
     assert set(usual.laplace) == asked
     for weight in (1, 2, 63, 64, 127, 1000, 4096, 10**6):
-        assert laplace_factor(0.050000000000000044, weight) == pytest.approx(laplace_factor(0.05, weight), rel=1e-9)
+        assert laplace_factor(0.050000000000000044, weight) == pytest.approx(
+            laplace_factor(0.05, weight), rel=1e-9
+        )
     assert laplace_factor(0.01, 1) > laplace_factor(0.05, 1)

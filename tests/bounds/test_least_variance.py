@@ -1,4 +1,5 @@
-"""The least variance of noise for one number: against linear programs, the laws that we draw, and all that we plan."""
+"""The least variance of noise for one number: against linear programs, the laws that we draw, and
+all that we plan."""
 
 from __future__ import annotations
 
@@ -40,7 +41,9 @@ def best_noise(epsilon: float, delta: float, parts: int) -> tuple[float, FloatAr
     total[0, :size] = 1.0
     cost = np.concatenate([places**2, np.zeros(2 * size)])
     program: Any = linprog
-    found = program(cost, rows.tocsr(), most, total.tocsr(), [1.0], bounds=(0, None), method="highs")
+    found = program(
+        cost, rows.tocsr(), most, total.tocsr(), [1.0], bounds=(0, None), method="highs"
+    )
     assert found.success
     return float(found.fun), np.asarray(found.x[:size])
 
@@ -80,7 +83,9 @@ def test_small_epsilons_are_served_by_a_larger_one() -> None:
     assert 0 <= least_variance(1.0, 0.999) < 1e-2
 
 
-@pytest.mark.parametrize(("epsilon", "delta"), [(0.0, 0.1), (math.nan, 0.0), (1.0, 1.0), (1.0, -0.1), (1.0, math.nan)])
+@pytest.mark.parametrize(
+    ("epsilon", "delta"), [(0.0, 0.1), (math.nan, 0.0), (1.0, 1.0), (1.0, -0.1), (1.0, math.nan)]
+)
 def test_what_is_no_promise_is_refused(epsilon: float, delta: float) -> None:
     with pytest.raises(ParameterError):
         least_variance(epsilon, delta)
@@ -98,7 +103,9 @@ def test_none_of_ours_is_below_what_any_noise_needs(budget: Budget) -> None:
         assert least is not None
         found, _, _ = distances(budget, 60, views)
         for one in found:
-            assert all(own >= low * (1 - 1e-9) for own, low in zip(one.stds, least.alone, strict=True))
+            assert all(
+                own >= low * (1 - 1e-9) for own, low in zip(one.stds, least.alone, strict=True)
+            )
             assert one.above_any >= -1e-9
         if views == ("per-tick",) and budget.pure:
             assert found[0].stds[0] == pytest.approx(least.alone[0], rel=5e-3)
@@ -106,7 +113,10 @@ def test_none_of_ours_is_below_what_any_noise_needs(budget: Budget) -> None:
 
 def test_one_tick_is_attained_and_units_are_scaled() -> None:
     pure = Budget(1.0, 0.0)
-    count, steps = any_noise(pure, 20, ("running",)), any_noise(pure, 20, ("running",), Sum(-2, 3, 0.5))
+    count, steps = (
+        any_noise(pure, 20, ("running",)),
+        any_noise(pure, 20, ("running",), Sum(-2, 3, 0.5)),
+    )
     assert count is not None
     assert steps is not None
     assert steps.alone[0] == pytest.approx(3 * count.alone[0])

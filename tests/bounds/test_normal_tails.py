@@ -1,4 +1,5 @@
-"""Normal tails: a 60-digit oracle, the order of the closed forms, and what the paper's factors miss."""
+"""Normal tails: a 60-digit oracle, the order of the closed forms, and what the paper's factors
+miss."""
 
 from __future__ import annotations
 

@@ -34,7 +34,10 @@ def landau_oracle(T: int) -> mpmath.mpf:
 
 def gamma_oracle(T: int) -> mpmath.mpf:
     with mpmath.workdps(40):
-        return mpmath.fsum(1 / mpmath.sin((2 * j - 1) * mpmath.pi / (2 * T)) for j in range(1, T + 1)) / T
+        return (
+            mpmath.fsum(1 / mpmath.sin((2 * j - 1) * mpmath.pi / (2 * T)) for j in range(1, T + 1))
+            / T
+        )
 
 
 def counting_root(T: int) -> np.ndarray:
@@ -58,12 +61,18 @@ def test_landau_is_the_norm_of_the_square_root() -> None:
 
 
 def test_landau_at_huge_horizons_by_two_expansions() -> None:
-    """G_n = Σ_{k≤n} f² has a second, independent expansion in 1/(n+1) (Watson 1930), here in 40 digits."""
+    """G_n = Σ_{k≤n} f² has a second, independent expansion in 1/(n+1) (Watson 1930), here in 40
+    digits."""
     with mpmath.workdps(40):
         for T in (10**4, 2**20, 2**44):
             N = mpmath.mpf(T)
             # π·G ~ ln N + γ + 4 ln 2 − 1/(4N) + 5/(192N²) + 3/(128N³) − 341/(122880N⁴)
-            tail = -1 / (4 * N) + 5 / (192 * N**2) + 3 / (128 * N**3) - mpmath.mpf(341) / (122880 * N**4)
+            tail = (
+                -1 / (4 * N)
+                + 5 / (192 * N**2)
+                + 3 / (128 * N**3)
+                - mpmath.mpf(341) / (122880 * N**4)
+            )
             watson = (mpmath.log(N) + mpmath.euler + 4 * mpmath.log(2) + tail) / mpmath.pi
             assert norms.landau(T) == pytest.approx(float(watson), rel=1e-15)
 
@@ -96,7 +105,7 @@ def test_nuclear_bound_is_the_nuclear_norm(T: int) -> None:
         assert norms.nuclear_lower(T) == pytest.approx(singular.sum() / T, rel=1e-12)
 
 
-# -- the numbers of the design page ----------------------------------------------------------------------------
+# -- the numbers of the design page ----------------------------------------------------------------
 
 
 def test_quoted_values_of_psi_and_of_the_norm() -> None:
@@ -122,7 +131,9 @@ def test_quoted_constants_at_finite_horizons() -> None:
     T = np.array([256, 1024, 4096, 2**14])
     log = np.log(T) / math.pi
     np.testing.assert_allclose(norms.landau(T) - log, [1.0660, 1.0662, 1.0663, 1.0663], atol=5.1e-5)
-    np.testing.assert_allclose(norms.nuclear_lower(T) - log, [0.7064, 0.7032, 0.7023, 0.7020], atol=5.1e-5)
+    np.testing.assert_allclose(
+        norms.nuclear_lower(T) - log, [0.7064, 0.7032, 0.7023, 0.7020], atol=5.1e-5
+    )
 
 
 def test_gap_to_mathias() -> None:
@@ -137,14 +148,15 @@ def test_gap_to_mathias() -> None:
 
 
 def test_worst_stds_that_plan_shows() -> None:
-    """σ = 11.436 (tight) and 19.285 (paper) at (0.5, 1e-10), T = 65536: the figures that `plan` must show."""
+    """σ = 11.436 (tight) and 19.285 (paper) at (0.5, 1e-10), T = 65536: the figures that `plan`
+    must show."""
     assert 11.436 * norms.landau(65536) == pytest.approx(52.6, abs=0.05)
     assert 19.285 * norms.landau(65536) == pytest.approx(88.6, abs=0.05)
     assert 11.436 * norms.binary_norm(65536) == pytest.approx(188.6, abs=0.05)
     assert 11.436 * norms.nuclear_lower(65536) == pytest.approx(48.4, abs=0.05)
 
 
-# -- upper and lower -------------------------------------------------------------------------------------------
+# -- upper and lower -------------------------------------------------------------------------------
 
 
 def test_psi_is_an_upper_bound_and_psi_paper_is_not() -> None:
@@ -199,7 +211,7 @@ def test_lower_bounds_hold_for_the_square_root_and_for_random_factorizations() -
         assert np.linalg.norm(root, axis=1).max() * np.linalg.norm(root, axis=0).max() >= bound
 
 
-# -- the binary mechanism --------------------------------------------------------------------------------------
+# -- the binary mechanism --------------------------------------------------------------------------
 
 
 def binary_matrices(T: int) -> tuple[np.ndarray, np.ndarray]:
@@ -245,10 +257,12 @@ def test_binary_formulas_and_ratio() -> None:
     assert np.all(np.diff(ratio) > 0)
     assert ratio[-1] < norms.BINARY_FACTOR
     # the limit itself: the leading terms are √(k²+k) = k + ½ − … and k·ln2/π + 1.0663
-    assert (10**9 + 0.5) / (10**9 * math.log(2) / math.pi + LANDAU_LIMIT) == pytest.approx(norms.BINARY_FACTOR)
+    assert (10**9 + 0.5) / (10**9 * math.log(2) / math.pi + LANDAU_LIMIT) == pytest.approx(
+        norms.BINARY_FACTOR
+    )
 
 
-# -- vectorised, checked ---------------------------------------------------------------------------------------
+# -- vectorised, checked ---------------------------------------------------------------------------
 
 VECTORISED = [
     norms.psi,
@@ -289,7 +303,8 @@ def test_bad_horizons_are_refused(function: Any) -> None:
 
 
 def test_haagerup_is_above_mathias() -> None:
-    """Every T to 5,000 and powers of two to 2^52: at least Mathias' upper bound, equal at 1, never 0.02 above it."""
+    """Every T to 5,000 and powers of two to 2^52: at least Mathias' upper bound, equal at 1, never
+    0.02 above it."""
     horizons = np.concatenate([np.arange(1, 5000), 2 ** np.arange(13, 53)])
     apart = np.asarray(norms.haagerup_upper(horizons)) - np.asarray(norms.mathias_upper(horizons))
     assert apart[0] == 0

@@ -28,20 +28,34 @@ PSI = float(psi_paper(T))
 def test_rows_as_the_paper_prints_them() -> None:
     """Each row written out again from the table, with numbers in place."""
     log = math.log
-    assert table1.cuts_paper(T, C, 3, 7) == pytest.approx(3 * C * 3 * PSI * math.sqrt(10 * log(10) * log(6 * T)))
-    assert table1.histogram_paper(T, C, 2, 50) == pytest.approx(C * PSI * math.sqrt(2 * log(6 * 50 * T)))
+    assert table1.cuts_paper(T, C, 3, 7) == pytest.approx(
+        3 * C * 3 * PSI * math.sqrt(10 * log(10) * log(6 * T))
+    )
+    assert table1.histogram_paper(T, C, 2, 50) == pytest.approx(
+        C * PSI * math.sqrt(2 * log(6 * 50 * T))
+    )
     assert table1.graph_function_paper(T, C) == pytest.approx(C * PSI * math.sqrt(log(6 * T)))
-    assert table1.graph_function_paper(T, C, 5.0) == pytest.approx(5 * C * PSI * math.sqrt(log(6 * T)))
-    assert table1.substrings_paper(T, C, 4, 3) == pytest.approx(C * PSI * 3 * math.sqrt(log(6 * T * 64)))
+    assert table1.graph_function_paper(T, C, 5.0) == pytest.approx(
+        5 * C * PSI * math.sqrt(log(6 * T))
+    )
+    assert table1.substrings_paper(T, C, 4, 3) == pytest.approx(
+        C * PSI * 3 * math.sqrt(log(6 * T * 64))
+    )
     assert table1.substrings_paper_corollary(T, C, 4, 3) == pytest.approx(
         C * PSI * 3 * math.sqrt(log(128) * log(6 * T))
     )
-    assert table1.episodes_paper(T, C, 4, 3) == pytest.approx(2 * C * PSI * 3 * math.sqrt(16 * 3 * log(6 * T * 64)))
+    assert table1.episodes_paper(T, C, 4, 3) == pytest.approx(
+        2 * C * PSI * 3 * math.sqrt(16 * 3 * log(6 * T * 64))
+    )
     assert table1.episodes_paper_corollary(T, C, 4, 3) == pytest.approx(
         C * PSI * math.sqrt(16 * 3 * log(128) * log(6 * T))
     )
     root = 0.5 * math.sqrt(10**6)
-    noise = 38.0 * math.sqrt(log(6 * (root + 1)) / (2 * 10**6)) * (1 + log((4 * root - 3) / 5) / math.pi)
+    noise = (
+        38.0
+        * math.sqrt(log(6 * (root + 1)) / (2 * 10**6))
+        * (1 + log((4 * root - 3) / 5) / math.pi)
+    )
     assert table1.local_learning_paper(0.5, 10**6, 38.0) == pytest.approx(noise + 2 / root)
 
 
@@ -62,7 +76,8 @@ def test_corrected_rows() -> None:
     assert table1.cuts(T, sigma, 1.0, 20, 3, 7) == pytest.approx(
         sigma * c * math.sqrt(21) * simultaneous_quantile(T * choices, 1 / 3)
     )
-    # a given cut < cuts of these sizes < all cuts < the paper's row, although the paper's norm is too small
+    # a given cut < cuts of these sizes < all cuts < the paper's row, although the paper's norm is
+    # too small
     values = [
         table1.cut(T, sigma, 1.0, 3, 7),
         table1.cuts(T, sigma, 1.0, 20, 3, 7),
@@ -70,16 +85,19 @@ def test_corrected_rows() -> None:
         table1.cuts_paper(T, C, 3, 7),
     ]
     assert values == sorted(values)
-    assert table1.all_cuts(T, sigma, 1.0, 10**5, 3, 7) > values[2]  # 3^n never has to be written down
+    # 3^n never has to be written down
+    assert table1.all_cuts(T, sigma, 1.0, 10**5, 3, 7) > values[2]
     assert table1.local_learning(0.5, 65536, 2775.0, 0.05) == pytest.approx(
         math.sqrt(2775 / 65536) * simultaneous_quantile(128, 0.05) + 2 / 128
     )
 
 
 def test_vector_error_covers_simulated_streams() -> None:
-    """3000 streams, 32 ticks × 4 cells, β = 0.2; at most β + 4 standard errors = 0.2 + 0.03 may fail.
+    """3000 streams, 32 ticks × 4 cells, β = 0.2; at most β + 4 standard errors = 0.2 + 0.03 may
+    fail.
 
-    Negative control: S forgotten (S = 1 instead of 4) halves the bound and must fail far more often.
+    Negative control: S forgotten (S = 1 instead of 4) halves the bound and must fail far more
+    often.
     """
     ticks, cells, streams, beta, S, sigma = 32, 4, 3000, 0.2, 4.0, 1.5
     k = np.arange(1, ticks)
@@ -87,14 +105,26 @@ def test_vector_error_covers_simulated_streams() -> None:
     rows, columns = np.indices((ticks, ticks))
     L = np.where(rows >= columns, f[np.abs(rows - columns)], 0.0)
     z = np.random.default_rng(5).standard_normal((streams * cells, ticks))
-    worst = np.abs(z @ L.T).max(axis=1).reshape(streams, cells).max(axis=1) * sigma * math.sqrt(S * landau(ticks))
+    worst = (
+        np.abs(z @ L.T).max(axis=1).reshape(streams, cells).max(axis=1)
+        * sigma
+        * math.sqrt(S * landau(ticks))
+    )
     assert (worst > table1.vector_error(ticks, sigma, S, cells, beta)).mean() <= beta + 0.03
     assert (worst > table1.vector_error(ticks, sigma, 1.0, cells, beta)).mean() > 0.5
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.integers(2, 10**6), st.floats(0.1, 100), st.floats(0.5, 100), st.integers(1, 1000), st.floats(1e-6, 0.9))
-def test_errors_grow_with_everything(ticks: int, sigma: float, S: float, cells: int, beta: float) -> None:
+@given(
+    st.integers(2, 10**6),
+    st.floats(0.1, 100),
+    st.floats(0.5, 100),
+    st.integers(1, 1000),
+    st.floats(1e-6, 0.9),
+)
+def test_errors_grow_with_everything(
+    ticks: int, sigma: float, S: float, cells: int, beta: float
+) -> None:
     base = table1.vector_error(ticks, sigma, S, cells, beta)
     assert table1.vector_error(2 * ticks, sigma, S, cells, beta) > base
     assert table1.vector_error(ticks, 2 * sigma, S, cells, beta) == pytest.approx(2 * base)
@@ -126,17 +156,23 @@ def test_bad_arguments_are_refused(call: Any) -> None:
         call()
 
 
-# -- growth ----------------------------------------------------------------------------------------------------
+# -- growth ----------------------------------------------------------------------------------------
 
 
 def test_growth_values() -> None:
-    assert GROWTHS["counting"].evaluate(T=65536, epsilon=0.5) == pytest.approx((math.log(65536) / 0.5) ** 2)
+    assert GROWTHS["counting"].evaluate(T=65536, epsilon=0.5) == pytest.approx(
+        (math.log(65536) / 0.5) ** 2
+    )
     cube = (10**6) ** (1 / 3) / (0.5 ** (2 / 3) * math.log(5e5) ** (2 / 3))
     assert GROWTHS["maximum-sum"].evaluate(T=10**6, epsilon=0.5, d=10**9) == pytest.approx(cube)
-    assert GROWTHS["minimum-cut"].evaluate(T=10**12, epsilon=0.5, n=100) == pytest.approx(10 / (0.5 * math.log(100)))
+    assert GROWTHS["minimum-cut"].evaluate(T=10**12, epsilon=0.5, n=100) == pytest.approx(
+        10 / (0.5 * math.log(100))
+    )
     assert GROWTHS["minimum-cut-pure"].evaluate(T=100, epsilon=0.25, n=1000) == pytest.approx(20)
     assert GROWTHS["maximum-sum-pure"].evaluate(T=10**12, epsilon=0.5, d=30) == pytest.approx(60)
-    assert GROWTHS["substrings-pure"].evaluate(T=10**9, epsilon=0.5, U=1000) == pytest.approx(math.log(1000) / 0.5)
+    assert GROWTHS["substrings-pure"].evaluate(T=10**9, epsilon=0.5, U=1000) == pytest.approx(
+        math.log(1000) / 0.5
+    )
     d = math.log(1e30)
     assert GROWTHS["substrings"].evaluate(T=10**12, epsilon=0.5, U=1e30) == pytest.approx(
         math.sqrt(d) / (0.5 * math.log(d))

@@ -29,11 +29,15 @@ def evercount(*arguments):
 
 
 def process(program, *arguments):
-    return subprocess.run([sys.executable, *program, *arguments], capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [sys.executable, *program, *arguments], capture_output=True, text=True, check=False
+    )
 
 
 def test_plan_prints_the_numbers_of_the_design():
-    result = evercount("plan", "--epsilon", "0.5", "--delta", "1e-10", "--horizon", "65536", "--json")
+    result = evercount(
+        "plan", "--epsilon", "0.5", "--delta", "1e-10", "--horizon", "65536", "--json"
+    )
     assert result.exit_code == 0, result.stderr
     plan = json.loads(result.stdout)
     worst = {row["name"]: row["worst_std"] for row in plan["mechanisms"]}
@@ -46,7 +50,11 @@ def test_plan_prints_the_numbers_of_the_design():
     assert all(row["worst_std"] >= plan["lower_bound"]["worst_std"] for row in gaussian)
     assert all(0 < row["numeric_delta"] <= 2**-60 for row in gaussian)
     assert worst["bridge"] == pytest.approx(46.0, abs=0.05)
-    assert plan["best"] == {"worst tick": "bridge", "on average": "bridge", "all ticks at once": "balanced"}
+    assert plan["best"] == {
+        "worst tick": "bridge",
+        "on average": "bridge",
+        "all ticks at once": "balanced",
+    }
     names = [row["name"] for row in plan["mechanisms"]]
     assert names == sorted(names, key=worst.get), "best first"
 
@@ -84,7 +92,9 @@ def test_piped_tables_are_not_cut():
     cells = line.split()
     assert len(cells) == 7
     exact = evercount("plan", "--epsilon", "1e-9", "-t", "64", "-m", "binary-tree", "--json")
-    assert float(cells[2].replace(",", "")) == pytest.approx(json.loads(exact.stdout)["mechanisms"][0]["worst_std"])
+    assert float(cells[2].replace(",", "")) == pytest.approx(
+        json.loads(exact.stdout)["mechanisms"][0]["worst_std"]
+    )
     average = evercount("plan", "-q", "average", "-m", "balanced")
     assert "0.000736" in average.stdout
     assert "lower bound" not in average.stdout
@@ -112,8 +122,11 @@ def test_plan_knows_days_of_hours_and_people():
     base = "plan --epsilon 1 --delta 1e-6 --horizon 60 --every 1h --zone Europe/Vienna --json"
     plan = json.loads(evercount(*f"{base} --view per-day --view last-25".split()).stdout)
     assert all(row["stds"]["per-day"] == row["stds"]["last-25"] for row in plan["rows"])
-    hours = json.loads(evercount(*f"{base} --view per-tick --period 1d --max-per-tick 1".split()).stdout)
-    assert hours["rows"][0]["stds"]["per-tick"] == pytest.approx(4.2247 * 5, rel=1e-3)  # 25 hours, √25
+    hours = json.loads(
+        evercount(*f"{base} --view per-tick --period 1d --max-per-tick 1".split()).stdout
+    )
+    # 25 hours, √25
+    assert hours["rows"][0]["stds"]["per-tick"] == pytest.approx(4.2247 * 5, rel=1e-3)
     people = json.loads(evercount(*f"{base} -q distinct-users --view per-day".split()).stdout)
     assert "unit person" in people["guarantee"]
 
@@ -122,7 +135,9 @@ def test_plan_says_what_a_stream_costs():
     """Memory and state grow with the cells; the state is that of a real stream."""
     costs = {}
     for keys in (10, 20_000):
-        result = evercount("plan", "-q", "histogram", "-p", f"keys={keys}", "-t", "100", "-m", "balanced", "--json")
+        result = evercount(
+            "plan", "-q", "histogram", "-p", f"keys={keys}", "-t", "100", "-m", "balanced", "--json"
+        )
         costs[keys] = json.loads(result.stdout)["resources"]
     assert costs[10]["cells"] == 10
     assert costs[20_000]["memory"] > costs[10]["memory"]
@@ -139,7 +154,8 @@ def test_plan_says_what_a_stream_costs():
 
 
 def test_the_example_without_matplotlib(programs, tmp_path):
-    """The releases are written and the command succeeds; only the chart is missing, and it says how to get it."""
+    """The releases are written and the command succeeds; only the chart is missing, and it says how
+    to get it."""
     program = "import sys; sys.modules['matplotlib'] = None; from evercount.cli import main; main()"
     done = programs.run(program, "example", "--hours", "8", "--out", tmp_path)
     assert done.returncode == 0, done.stderr
@@ -157,7 +173,17 @@ def test_one_version():
 
 def test_nothing_heavy_is_imported_before_a_command_runs():
     loaded = process(("-c", "import sys, evercount.cli; print(*sys.modules)")).stdout.split()
-    heavy = {"scipy", "duckdb", "pyarrow", "pandas", "matplotlib", "sqlalchemy", "fastapi", "uvicorn", "httpx"}
+    heavy = {
+        "scipy",
+        "duckdb",
+        "pyarrow",
+        "pandas",
+        "matplotlib",
+        "sqlalchemy",
+        "fastapi",
+        "uvicorn",
+        "httpx",
+    }
     assert "evercount.queries.graphs.degrees" in loaded
     assert heavy & {name.partition(".")[0] for name in loaded} == set()
 
@@ -175,15 +201,33 @@ def test_a_command_loads_what_it_needs_alone(command):
     loaded = loaded_by(command, "--help")
     other = "store" if command != "store" else "plan"
     assert f"evercount.cli.{other}_command" not in loaded
-    assert {"evercount.declarations.declaration", "evercount.files.event_sql", "sqlalchemy", "scipy"} & loaded == set()
+    assert {
+        "evercount.declarations.declaration",
+        "evercount.files.event_sql",
+        "sqlalchemy",
+        "scipy",
+    } & loaded == set()
 
 
-@pytest.mark.parametrize("views", [(), ("--view", "per-tick", "--view", "last-7", "--view", "running")])
+@pytest.mark.parametrize(
+    "views", [(), ("--view", "per-tick", "--view", "last-7", "--view", "running")]
+)
 def test_a_release_of_some_rows_needs_no_scipy(tmp_path, views):
     """It takes as long as all the rest of the release."""
     events = tmp_path / "events.csv"
     events.write_text("time\n" + "".join(f"2026-03-0{day}T10:00:00Z\n" for day in range(1, 8)))
-    options = ("--time", "time", "--every", "1d", "--zone", "UTC", "--start", "2026-03-01", "--end", "2026-03-08")
+    options = (
+        "--time",
+        "time",
+        "--every",
+        "1d",
+        "--zone",
+        "UTC",
+        "--start",
+        "2026-03-01",
+        "--end",
+        "2026-03-08",
+    )
     out = ("--horizon", "365", "--epsilon", "1", "--out", str(tmp_path / "out.csv"))
     loaded = loaded_by("release", str(events), *options, *out, *views)
     assert len((tmp_path / "out.csv").read_text().splitlines()) == 8
@@ -226,7 +270,10 @@ def test_defaults_are_in_the_help():
         (("plan", "--view", "per-tick", "--plot", "x.png"), "--plot is for running totals"),
         (("plan", "--rho", "0.1", "--epsilon", "0.5"), "--epsilon 0.5 next to --rho"),
         (("plan", "-q", "average", "-p", "per=event"), "ratio"),
-        (("plan", "-t", "64", "--plot", "/nonexistent/x.png"), "'/nonexistent/x.png': No such file or directory"),
+        (
+            ("plan", "-t", "64", "--plot", "/nonexistent/x.png"),
+            "'/nonexistent/x.png': No such file or directory",
+        ),
         (("plan", "-t", "64", "--plot", "/nonexistent/x.zzz"), "png"),
         (("plan", "-t", "64", "--plot", "/nonexistent"), "png"),
         (("plan", "-q", "sparse-count", "-t", "64", "--plot", "/nonexistent/x.zzz"), "svg"),
@@ -292,18 +339,26 @@ def test_horizons(text, value):
 
 
 def test_parameters():
-    assert parse_parameters(['keys=["a"]', "k=3", "per=event"]) == {"keys": ["a"], "k": 3, "per": "event"}
+    assert parse_parameters(['keys=["a"]', "k=3", "per=event"]) == {
+        "keys": ["a"],
+        "k": 3,
+        "per": "event",
+    }
     with pytest.raises(ParameterError):
         parse_parameters(["=3"])
 
 
 def on_a_terminal(long: float, *arguments: str) -> tuple[str, str]:
-    """(standard output, what a terminal shows of standard error) of a command for which so many seconds are long."""
+    """(standard output, what a terminal shows of standard error) of a command for which so many
+    seconds are long."""
     program = f"from evercount.cli import main, options; options.LONG = {long}; main()"
     ours, theirs = pty.openpty()
     with os.fdopen(ours, "rb", 0) as screen:
         done = subprocess.Popen(
-            [sys.executable, "-c", program, *arguments], stdout=subprocess.PIPE, stderr=theirs, text=True
+            [sys.executable, "-c", program, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=theirs,
+            text=True,
         )
         os.close(theirs)
         shown = b""

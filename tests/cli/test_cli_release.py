@@ -1,4 +1,5 @@
-"""`evercount release` from end to end: real files in, release files out, in pieces, with faults and wrong flags."""
+"""`evercount release` from end to end: real files in, release files out, in pieces, with faults and
+wrong flags."""
 
 from __future__ import annotations
 
@@ -66,7 +67,12 @@ def at(hour: float) -> str:
 
 def arguments_of(**options: Any) -> list[str]:
     given = {**BASE, **{name.replace("_", "-"): value for name, value in options.items()}}
-    return [text for name, value in given.items() if value is not None for text in (f"--{name}", str(value))]
+    return [
+        text
+        for name, value in given.items()
+        if value is not None
+        for text in (f"--{name}", str(value))
+    ]
 
 
 def run(file: str = "events.csv", *flags: str, stdin: bytes | None = None, **options: Any) -> Any:
@@ -76,7 +82,9 @@ def run(file: str = "events.csv", *flags: str, stdin: bytes | None = None, **opt
 def rows(name: str = "out.csv") -> list[dict[str, Any]]:
     path = Path(name)
     if path.suffix == ".parquet":
-        return [{**row, "start": row["start"].isoformat()} for row in pq.read_table(path).to_pylist()]
+        return [
+            {**row, "start": row["start"].isoformat()} for row in pq.read_table(path).to_pylist()
+        ]
     if path.suffix == ".jsonl":
         return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
     types = {"tick": int, "start": str, "cell": str}
@@ -88,9 +96,16 @@ def same_noise(name: str = "out.csv.state") -> Stream:
     """A new stream with the key of a state: what the engine says about the same counts."""
     made = Stream.load(State.load(Path(name).read_bytes()).stream)
     assert made._parameters.noise.key is not None
-    noise = ExactStream(made.factorization, made.sigma / made.query.grid, made.query.cells, made._parameters.noise.key)
+    noise = ExactStream(
+        made.factorization,
+        made.sigma / made.query.grid,
+        made.query.cells,
+        made._parameters.noise.key,
+    )
     stream = Stream(made.query, made.budget, made.horizon, replay=True)
-    stream._parameters = replace(stream._parameters, noise=replace(made._parameters.noise, stream=noise))
+    stream._parameters = replace(
+        stream._parameters, noise=replace(made._parameters.noise, stream=noise)
+    )
     return stream
 
 
@@ -123,7 +138,10 @@ def test_releases_are_the_engine_s_with_exact_noise(folder: Path, form: str) -> 
 
 @pytest.mark.parametrize(
     ("form", "late"),
-    soak_but([("jsonl", "drop"), ("parquet", "next")], [("csv", "next"), ("jsonl", "drop"), ("parquet", "next")]),
+    soak_but(
+        [("jsonl", "drop"), ("parquet", "next")],
+        [("csv", "next"), ("jsonl", "drop"), ("parquet", "next")],
+    ),
 )
 def test_runs_in_pieces_are_one_run(folder: Path, form: str, late: str) -> None:
     out = f"out.{form}"
@@ -154,7 +172,8 @@ def totals(name: str = "out.csv.state") -> list[int]:
 
 @pytest.mark.parametrize("late", ["drop", "next"])
 def test_a_file_that_grows_out_of_order(folder: Path, late: str) -> None:
-    """Rows appended in any order and at any time: `next` counts each exactly once, `drop` those in time."""
+    """Rows appended in any order and at any time: `next` counts each exactly once, `drop` those in
+    time."""
     lines = Path("events.csv").read_text().splitlines()
     header, body = lines[0], lines[1:]
     order = np.random.default_rng(5).permutation(len(body))
@@ -163,7 +182,10 @@ def test_a_file_that_grows_out_of_order(folder: Path, late: str) -> None:
     for number, part in enumerate(np.array_split(order, 5)):
         with Path("live.csv").open("a") as file:
             file.writelines(body[i] + "\n" for i in part)
-        times = [(np.datetime64(body[i][:19]) - np.datetime64(at(0)[:19])) / np.timedelta64(1, "h") for i in part]
+        times = [
+            (np.datetime64(body[i][:19]) - np.datetime64(at(0)[:19])) / np.timedelta64(1, "h")
+            for i in part
+        ]
         in_time += sum(t >= closed for t in times)
         for _ in range(2):  # the second has no tick to release, and must not use up the late rows
             assert run("live.csv", late=late, end=at(max(4 * (number // 2), 0.5))).exit_code == 0
@@ -187,10 +209,16 @@ def test_late_next_needs_a_file_that_only_grows(folder: Path) -> None:
 
 
 def test_how_many_ticks_does_not_depend_on_the_rows(folder: Path) -> None:
-    """No rows, all rows, rows of the far future: the clock alone decides, or the length would tell of the rows."""
+    """No rows, all rows, rows of the far future: the clock alone decides, or the length would tell
+    of the rows."""
     header, *body = Path("events.csv").read_text().splitlines()
     lengths = set()
-    files = {"none.csv": [], "all.csv": body, "one.csv": body[:1], "far.csv": ["2099-01-01T00:00:00Z,east,u,1"]}
+    files = {
+        "none.csv": [],
+        "all.csv": body,
+        "one.csv": body[:1],
+        "far.csv": ["2099-01-01T00:00:00Z,east,u,1"],
+    }
     for name, lines in files.items():
         Path(name).write_text("\n".join([header, *lines]) + "\n")
         assert run(name, out="of-" + name, now=at(12.5)).exit_code == 0
@@ -217,7 +245,9 @@ def test_standard_output(folder: Path) -> None:
         refused = run("events.csv", end=at(4), **missing)
         assert refused.exit_code == 2
         assert "--out - needs --state" in refused.stderr
-    refused = run("events.csv", "--view", "per-tick", "--view", "running", out="-", state="s", end=at(4))
+    refused = run(
+        "events.csv", "--view", "per-tick", "--view", "running", out="-", state="s", end=at(4)
+    )
     assert refused.exit_code == 2
     assert "--out - shows one view" in refused.stderr
     assert not Path("s").exists()
@@ -238,7 +268,8 @@ def test_standard_output(folder: Path) -> None:
 
 
 def test_standard_output_of_a_stream_that_is_over(folder: Path) -> None:
-    """A pipe that broke while the last ticks were printed gets them from the next run, which refuses further ticks."""
+    """A pipe that broke while the last ticks were printed gets them from the next run, which
+    refuses further ticks."""
     last = run("events.csv", "--quiet", out="-", state="s", horizon=6, end=at(6))
     assert last.exit_code == 0, last.stderr
     again = run("events.csv", "--quiet", out="-", state="s", horizon=6, end=at(7))
@@ -249,8 +280,16 @@ def test_standard_output_of_a_stream_that_is_over(folder: Path) -> None:
 
 
 def test_days_of_a_time_zone(folder: Path) -> None:
-    Path("v.csv").write_text("ts\n2026-03-28T23:30:00\n2026-03-29T03:30:00\n2026-03-30T00:30:00+02:00\n")
-    options = {"key": None, "keys": None, "zone": "Europe/Vienna", "every": "1d", "start": "2026-03-28"}
+    Path("v.csv").write_text(
+        "ts\n2026-03-28T23:30:00\n2026-03-29T03:30:00\n2026-03-30T00:30:00+02:00\n"
+    )
+    options = {
+        "key": None,
+        "keys": None,
+        "zone": "Europe/Vienna",
+        "every": "1d",
+        "start": "2026-03-28",
+    }
     assert run("v.csv", end="2026-03-31", **options).exit_code == 0
     assert [row["start"] for row in rows()] == [
         "2026-03-28T00:00:00+01:00",
@@ -268,7 +307,7 @@ def test_sums(folder: Path) -> None:
     assert {row["cell"] for row in rows()} == {"sum"}
 
 
-# -- bad rows -------------------------------------------------------------------------------------------------------
+# -- bad rows --------------------------------------------------------------------------------------
 
 
 # what is a bad row: tests/files/test_count_rows.py
@@ -368,7 +407,7 @@ def test_ctrl_c_leaves_things_whole(folder: Path, ctrl_c: None) -> None:
     assert len(rows()) == 9 * 8
 
 
-# -- one stream, one state ------------------------------------------------------------------------------------------
+# -- one stream, one state -------------------------------------------------------------------------
 
 
 def test_a_finished_horizon_says_so(folder: Path) -> None:
@@ -411,7 +450,10 @@ def test_a_second_noise_stream_has_to_be_asked_for(folder: Path) -> None:
     first = Path("out.csv").read_bytes(), Path("out.csv.state").read_bytes()
     done = run("events.csv", "--new-noise-stream", end=at(5))
     assert done.exit_code == 0
-    assert "Together with 1 earlier noise stream over the same data: epsilon=1.40326, delta=2e-06" in done.stderr
+    assert (
+        "Together with 1 earlier noise stream over the same data: epsilon=1.40326, delta=2e-06"
+        in done.stderr
+    )
     assert (Path("out.1.csv").read_bytes(), Path("out.csv.state.1").read_bytes()) == first
     assert rows() != rows("out.1.csv")
     again = run("events.csv", "--new-noise-stream", end=at(5), epsilon="0.5")
@@ -435,7 +477,7 @@ def test_the_chart_shows_all_runs(folder: Path) -> None:
         Path("chart.png").unlink()
 
 
-# -- wrong flags ----------------------------------------------------------------------------------------------------
+# -- wrong flags -----------------------------------------------------------------------------------
 
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"every": "1y"}, "tick length"),
@@ -556,11 +598,15 @@ def test_the_documented_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_labels_that_look_like_formulas_continue_and_are_drawn(folder: Path) -> None:
-    """In CSV they are quoted; a later run goes on with the file, its views and its chart find every cell."""
-    Path("events.csv").write_text("ts,region\n" + "".join(f"{at(h)},{k}\n" for h in range(4) for k in ("=1+1", "-5")))
+    """In CSV they are quoted; a later run goes on with the file, its views and its chart find every
+    cell."""
+    Path("events.csv").write_text(
+        "ts,region\n" + "".join(f"{at(h)},{k}\n" for h in range(4) for k in ("=1+1", "-5"))
+    )
     Path("regions.txt").write_text("=1+1\n-5\n")
     for hour in (2, 4):
-        done = run("events.csv", "--view", "per-tick", end=at(hour), plot="out.png")  # and --view running
+        # and --view running
+        done = run("events.csv", "--view", "per-tick", end=at(hour), plot="out.png")
         assert done.exit_code == 0, done.output
     with Path("out.csv").open(newline="") as file:
         table = list(csv.DictReader(file))

@@ -16,13 +16,20 @@ KEYS = {"steers the display": "\u202eevil", "decomposed": TWIN, "invisible": "a\
 
 
 def run(end: str) -> tuple[int, str]:
-    options = "--time time --key place --keys keys.txt --epsilon 1 --delta 1e-9 --every 1h --start 2026-01-01T00:00Z"
-    done = CliRunner().invoke(app, ["release", "events.csv", *options.split(), "--out", "out.csv", "--end", end])
+    options = (
+        "--time time --key place --keys keys.txt --epsilon 1 --delta 1e-9 --every 1h --start "
+        "2026-01-01T00:00Z"
+    )
+    done = CliRunner().invoke(
+        app, ["release", "events.csv", *options.split(), "--out", "out.csv", "--end", end]
+    )
     return done.exit_code, done.stderr
 
 
 @pytest.mark.parametrize("name", KEYS)
-def test_keys_obey_the_text_rule(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_obey_the_text_rule(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("keys.txt").write_text(f"café\n{KEYS[name]}\n", "utf-8")
     Path("events.csv").write_text("time,place\n2026-01-01T00:10Z,café\n", "utf-8")

@@ -1,4 +1,5 @@
-"""kill -9 in the middle of `evercount release` of every query whose events are rows: the next run has one truth."""
+"""kill -9 in the middle of `evercount release` of every query whose events are rows: the next run
+has one truth."""
 
 from __future__ import annotations
 
@@ -33,15 +34,24 @@ PARAMETERS: dict[str, dict[str, Any]] = {
     "top-k": {"keys": list(flu.REGIONS), "k": 2},
     "discovered-keys": {"minimum": 2},
 }
-COLUMNS: dict[str, Any] = {"key": "region", "value": "score", "user": "score", "levels": ["region", "score"]}
+COLUMNS: dict[str, Any] = {
+    "key": "region",
+    "value": "score",
+    "user": "score",
+    "levels": ["region", "score"],
+}
 EVENTS = {"epsilon": 4.0, "delta": 1e-3}
-BUDGETS: dict[str, dict[str, Any]] = {"events": EVENTS, "users": {**EVENTS, "unit": "user", "max_events": 1}}
+BUDGETS: dict[str, dict[str, Any]] = {
+    "events": EVENTS,
+    "users": {**EVENTS, "unit": "user", "max_events": 1},
+}
 CAPS = {"active-users": {"max_ticks": 2}}
 REVISED = {"late": "revise", "revise_for": 3, "factorization": "balanced"}
 
 
 def cases() -> list[Any]:
-    """Every query of the registry whose events can be rows, with events and with users protected; CI has one more.
+    """Every query of the registry whose events can be rows, with events and with users protected;
+    CI has one more.
 
     Keys that nobody listed: tests/files/test_run_state.py, which kills at more places.
     """
@@ -70,18 +80,35 @@ KILLED = """
 
     setattr(where, name, killed)
     app(sys.argv[2:])
-"""
+"""  # noqa: E501
 
 
 def release(folder: Path, end: str, kill: str | None = None) -> int:
-    arguments = ["release", "events.csv", "--streams", "streams.toml", "--out", "out.csv", "--end", end]
-    program = textwrap.dedent(KILLED) if kill else "import sys; from evercount.cli import app; app(sys.argv[1:])"
+    arguments = [
+        "release",
+        "events.csv",
+        "--streams",
+        "streams.toml",
+        "--out",
+        "out.csv",
+        "--end",
+        end,
+    ]
+    program = (
+        textwrap.dedent(KILLED)
+        if kill
+        else "import sys; from evercount.cli import app; app(sys.argv[1:])"
+    )
     words = [sys.executable, "-c", program, *([kill] if kill else []), *arguments]
-    return subprocess.run(words, cwd=folder, capture_output=True, timeout=300, check=False).returncode
+    return subprocess.run(
+        words, cwd=folder, capture_output=True, timeout=300, check=False
+    ).returncode
 
 
 @pytest.mark.parametrize(("name", "unit"), cases())
-def test_killed_runs_release_what_an_undisturbed_one_does(name: str, unit: str, tmp_path: Path) -> None:
+def test_killed_runs_release_what_an_undisturbed_one_does(
+    name: str, unit: str, tmp_path: Path
+) -> None:
     query = build_query(name, parameters := PARAMETERS.get(name, {}))
     columns = {column: COLUMNS[column] for column in query.rows.columns}
     if unit == "users":
@@ -103,7 +130,8 @@ def test_killed_runs_release_what_an_undisturbed_one_does(name: str, unit: str, 
         "start": "2025-10-06T00:00:00Z",
         "columns": {"time": "ts", **columns},
         "views": views,
-        "factorization": "anytime",  # named, so that not every process searches for it; its noise has a memory
+        # named, so that not every process searches for it; its noise has a memory
+        "factorization": "anytime",
     } | (REVISED if unit == "revised" else {})
     (quiet / "streams.toml").write_text(tomli_w.dumps({"stream": [stream]}), "utf-8")
     assert release(quiet, "2025-10-06T05:00Z") == 0
@@ -114,9 +142,13 @@ def test_killed_runs_release_what_an_undisturbed_one_does(name: str, unit: str, 
     shutil.copytree(quiet, killed)  # one state, two fates: never outside a test
     assert release(quiet, "2025-10-07T02:00Z") == 0
     before = (killed / "out.csv").read_bytes()
-    assert release(killed, "2025-10-07T02:00Z", "keys" if query.discovery is not None else "noise") == -signal.SIGKILL
+    assert (
+        release(killed, "2025-10-07T02:00Z", "keys" if query.discovery is not None else "noise")
+        == -signal.SIGKILL
+    )
     assert (killed / "out.csv").read_bytes() == before
-    # published, and killed before anyone was told: the views are missing, and nothing is due any more
+    # published, and killed before anyone was told: the views are missing, and nothing is due any
+    # more
     assert release(killed, "2025-10-07T02:00Z", "commit") == -signal.SIGKILL
     assert (killed / "out.csv").read_bytes() == (quiet / "out.csv").read_bytes()
     assert release(killed, "2025-10-07T02:00Z") == 0

@@ -1,4 +1,5 @@
-"""`evercount release` for people who read: digits, post-processed views, descriptions, and a region that is added."""
+"""`evercount release` for people who read: digits, post-processed views, descriptions, and a region
+that is added."""
 
 from __future__ import annotations
 
@@ -17,7 +18,10 @@ from evercount.files.run_state import Places, read_state
 
 DAYS = 12
 JOINS = 6
-OPTIONS = "--time when --every 1d --zone UTC --start 2026-05-01 --epsilon 1 --delta 1e-6 --horizon 30 --key region"
+OPTIONS = (
+    "--time when --every 1d --zone UTC --start 2026-05-01 --epsilon 1 --delta 1e-6 --horizon 30 "
+    "--key region"
+)
 VIEWS = "--keys keys.txt --unknown other --view per-tick --view last-3"
 
 
@@ -37,7 +41,16 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(day: int, *more: str, out: str = "out.csv") -> tuple[int, str]:
-    given = ["release", "events.csv", *OPTIONS.split(), *VIEWS.split(), "--now", f"2026-05-{day:02d}", "--out", out]
+    given = [
+        "release",
+        "events.csv",
+        *OPTIONS.split(),
+        *VIEWS.split(),
+        "--now",
+        f"2026-05-{day:02d}",
+        "--out",
+        out,
+    ]
     done = CliRunner().invoke(app, [*given, *more])
     return done.exit_code, done.output
 
@@ -99,10 +112,16 @@ def test_views_are_post_processed_and_described() -> None:
             "high",
         ]
         (note,) = said["notes"]
-        assert (note["epsilon"], note["unit"], note["postprocess"]) == (1.0, "event", ["nonnegative", "integer"])
+        assert (note["epsilon"], note["unit"], note["postprocess"]) == (
+            1.0,
+            "event",
+            ["nonnegative", "integer"],
+        )
         assert "protect any one event" in note["guarantee"]
     stds = {row[2]: float(row[4]) for row in rows()}
-    assert stds["south"] > 2.5 * stds["north"], "a key of three times the weight has a third of the noise"
+    assert stds["south"] > 2.5 * stds["north"], (
+        "a key of three times the weight has a third of the noise"
+    )
     code, told = run(9, "--postprocess", "monotone", out="b.csv")
     assert code == 2
     assert "not monotone" in told
@@ -122,13 +141,17 @@ def test_a_region_joins_and_goes() -> None:
     assert {int(row[0]) for row in found if row[2] == "east"} == set(range(JOINS, DAYS + 1))
     assert {int(row[0]) for row in found if row[2] == "south"} == set(range(1, 11))
     for row in found:
-        true = {"north": 20, "south": 20, "east": 20, "other": 20 if int(row[0]) < JOINS else 0}[row[2]]
+        true = {"north": 20, "south": 20, "east": 20, "other": 20 if int(row[0]) < JOINS else 0}[
+            row[2]
+        ]
         assert abs(float(row[3]) - true) < 6 * float(row[4])
     stream, numbers = library()
     assert list(stream.labels) == ["north", "south", "other", "east"]
     wanted = stream.read_back(numbers).per_tick()
     shown = ~np.isnan(wanted.values)
-    assert [row[3] for row in found] == [repr(round(value, 1)) for value in wanted.values[shown].tolist()]
+    assert [row[3] for row in found] == [
+        repr(round(value, 1)) for value in wanted.values[shown].tolist()
+    ]
     stream.close()
 
 

@@ -1,4 +1,5 @@
-"""`evercount release --rollup`: several columns, a public list of paths, numbers that add up in every run."""
+"""`evercount release --rollup`: several columns, a public list of paths, numbers that add up in
+every run."""
 
 from __future__ import annotations
 
@@ -21,12 +22,28 @@ HOURS = 30
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     flu.write_csv("events.csv", HOURS)
-    Path("paths.csv").write_text("".join(f"{r}, {score}\n" for r in flu.REGIONS for score in range(11)), "utf-8")
+    Path("paths.csv").write_text(
+        "".join(f"{r}, {score}\n" for r in flu.REGIONS for score in range(11)), "utf-8"
+    )
 
 
 def run(*more: str, end: str = "2025-10-07T06:00Z", out: str = "out.csv") -> tuple[int, str]:
-    options = "--time ts --every 1h --start 2025-10-06T00:00Z --epsilon 1 --delta 1e-6 --horizon 64 --full-digits"
-    given = ["release", "events.csv", *options.split(), "--keys", "paths.csv", "--end", end, "--out", out, *more]
+    options = (
+        "--time ts --every 1h --start 2025-10-06T00:00Z --epsilon 1 --delta 1e-6 --horizon 64 "
+        "--full-digits"
+    )
+    given = [
+        "release",
+        "events.csv",
+        *options.split(),
+        "--keys",
+        "paths.csv",
+        "--end",
+        end,
+        "--out",
+        out,
+        *more,
+    ]
     done = CliRunner().invoke(app, given)
     return done.exit_code, done.stderr
 
@@ -47,7 +64,9 @@ def test_levels_of_two_columns_add_up_in_several_runs() -> None:
     assert len(found) == 1 + 8 + 88
     assert all(len(values) == HOURS for values in found.values())
     assert np.allclose(found["total"], sum(found[region] for region in flu.REGIONS), atol=1e-6)
-    assert np.allclose(found["south"], sum(found[f"south / {score}"] for score in range(11)), atol=1e-6)
+    assert np.allclose(
+        found["south"], sum(found[f"south / {score}"] for score in range(11)), atol=1e-6
+    )
     truth = flu.generate(HOURS).sum(axis=1)
     assert np.abs(found["total"] - truth).max() < 100  # the std is below 16
 
@@ -59,7 +78,14 @@ def test_unknown_paths() -> None:
     assert "not in the list" in told
     code, told = run("--rollup", "region,score", "--unknown", "other")
     assert code == 0, told
-    assert list(table("out.csv")) == ["total", "south", "other", "south / 3", "south / 4", "other / other"]
+    assert list(table("out.csv")) == [
+        "total",
+        "south",
+        "other",
+        "south / 3",
+        "south / 4",
+        "other / other",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -86,24 +112,55 @@ def test_text_rule_holds_for_the_names_of_paths() -> None:
 
 def test_other_paths_are_another_stream() -> None:
     assert run("--rollup", "region,score", end="2025-10-06T05:00Z")[0] == 0
-    Path("paths.csv").write_text("".join(f"{r},{s}\n" for r in flu.REGIONS for s in range(12)), "utf-8")
+    Path("paths.csv").write_text(
+        "".join(f"{r},{s}\n" for r in flu.REGIONS for s in range(12)), "utf-8"
+    )
     code, told = run("--rollup", "region,score")
     assert code == 2
     assert "the paths are different, or in a different order" in " ".join(told.split())
 
 
 def test_declaration_of_a_rollup_is_what_the_options_write() -> None:
-    options = ["--time", "ts", "--every", "1h", "--start", "2025-10-06T00:00Z", "--epsilon", "1", "--delta", "1e-6"]
+    options = [
+        "--time",
+        "ts",
+        "--every",
+        "1h",
+        "--start",
+        "2025-10-06T00:00Z",
+        "--epsilon",
+        "1",
+        "--delta",
+        "1e-6",
+    ]
     shown = CliRunner().invoke(
         app,
-        ["release", "events.csv", *options, "--rollup", "region,score", "--keys", "paths.csv", "--show-declaration"],
+        [
+            "release",
+            "events.csv",
+            *options,
+            "--rollup",
+            "region,score",
+            "--keys",
+            "paths.csv",
+            "--show-declaration",
+        ],
     )
     assert shown.exit_code == 0, shown.stderr
     Path("streams.toml").write_text(shown.stdout, "utf-8")
     assert "levels = [" in shown.stdout
     done = CliRunner().invoke(
         app,
-        ["release", "events.csv", "--streams", "streams.toml", "--out", "out.csv", "--end", "2025-10-06T05:00Z"],
+        [
+            "release",
+            "events.csv",
+            "--streams",
+            "streams.toml",
+            "--out",
+            "out.csv",
+            "--end",
+            "2025-10-06T05:00Z",
+        ],
     )
     assert done.exit_code == 0, done.stderr
     assert len(table("out.csv")) == 97

@@ -1,4 +1,5 @@
-"""`evercount release --view`: the output shows the first view, the others have files that every run makes anew."""
+"""`evercount release --view`: the output shows the first view, the others have files that every run
+makes anew."""
 
 from __future__ import annotations
 
@@ -30,7 +31,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(options: str, out: str = "out.csv", end: str = "2025-10-09T00:00Z") -> tuple[int, str]:
-    done = CliRunner().invoke(app, ["release", "events.csv", *shlex.split(options), "--out", out, "--end", end])
+    done = CliRunner().invoke(
+        app, ["release", "events.csv", *shlex.split(options), "--out", out, "--end", end]
+    )
     return done.exit_code, " ".join(done.stderr.split())
 
 
@@ -56,7 +59,11 @@ def test_views_are_the_librarys_and_grow_with_the_output() -> None:
     stream = Stream.load(state.stream)
     published = np.reshape([float(row["value"]) for row in rows("out.csv")], (72, 8))
     library = stream.read_back(published).spans("per-day", [1, 25, 49], [25, 49, 73])
-    for name, wanted in (("value", library.values), ("std", library.std), ("low", library.interval()[0])):
+    for name, wanted in (
+        ("value", library.values),
+        ("std", library.std),
+        ("low", library.interval()[0]),
+    ):
         assert np.array_equal(np.reshape([float(row[name]) for row in days], (3, 8)), wanted)
     truth = flu.generate(72).reshape(3, 24, 8).sum(axis=1)
     assert np.all(np.abs(library.values - truth) < 6 * library.std)
@@ -65,22 +72,32 @@ def test_views_are_the_librarys_and_grow_with_the_output() -> None:
 
 
 def test_views_of_other_formats_and_of_quantiles() -> None:
-    options = f"{BASE} --value score --low 0 --high 10 --bins 16 --view running --view quantile-0.4 --view per-day"
+    options = (
+        f"{BASE} --value score --low 0 --high 10 --bins 16 --view running --view quantile-0.4 "
+        "--view per-day"
+    )
     code, told = run(options, "out.jsonl")
     assert code == 0, told
-    medians = [json.loads(line) for line in Path("out.quantile-0.4.jsonl").read_text("utf-8").splitlines()]
+    medians = [
+        json.loads(line) for line in Path("out.quantile-0.4.jsonl").read_text("utf-8").splitlines()
+    ]
     assert len(medians) == 72
     assert medians[-1]["std"] is None
-    assert medians[-1]["low"] <= 3 <= medians[-1]["high"]  # binomial(10, 0.35): P(X ≤ 2) = 0.26, P(X ≤ 3) = 0.51
+    # binomial(10, 0.35): P(X ≤ 2) = 0.26, P(X ≤ 3) = 0.51
+    assert medians[-1]["low"] <= 3 <= medians[-1]["high"]
     assert medians[-1]["high"] - medians[-1]["low"] < 3
     code, told = run(options, "out.parquet")
     assert code == 0, told
     table = pq.read_table("out.per-day.parquet")
     assert table.num_rows == 3 * 16
-    assert table["start"].type == pq.read_table("out.parquet")["start"].type  # timestamps of the same zone
+    # timestamps of the same zone
+    assert table["start"].type == pq.read_table("out.parquet")["start"].type
     days = sorted({start.isoformat() for start in table["start"].to_pylist()})
     assert days == sorted(
-        {json.loads(line)["start"] for line in Path("out.per-day.jsonl").read_text("utf-8").splitlines()}
+        {
+            json.loads(line)["start"]
+            for line in Path("out.per-day.jsonl").read_text("utf-8").splitlines()
+        }
     )
     assert b"evercount.guarantee" in table.schema.metadata
 
@@ -98,7 +115,8 @@ def test_views_can_be_added_lost_and_made_again() -> None:
 
 def test_declared_views_are_written() -> None:
     done = CliRunner().invoke(
-        app, ["release", "events.csv", *shlex.split(KEYED), "--view", "per-day", "--show-declaration"]
+        app,
+        ["release", "events.csv", *shlex.split(KEYED), "--view", "per-day", "--show-declaration"],
     )
     Path("streams.toml").write_text(done.stdout, "utf-8")
     assert 'views = [\n    "per-day",\n]' in done.stdout
@@ -107,7 +125,8 @@ def test_declared_views_are_written() -> None:
     assert len(rows("out.csv")) == 3 * 8  # days
     assert not Path("out.per-day.csv").exists()
     assert len(rows("out.last-7.csv")) == 66 * 8
-    code, told = run("--streams streams.toml --view running")  # no tick is due: other views of the same numbers
+    # no tick is due: other views of the same numbers
+    code, told = run("--streams streams.toml --view running")
     assert code == 0, told
     assert len(rows("out.running.csv")) == 72 * 8
 
@@ -132,14 +151,18 @@ def test_wrong_views_are_refused_before_anything_is_published(options: str, word
 def test_a_view_in_the_output_goes_on_where_the_last_run_ended() -> None:
     """Spans that begin in earlier runs: the state keeps what was published."""
     for hours in (4, 5, 9):
-        options = shlex.split(f"{KEYED} --view last-3 --out joined.csv --end 2025-10-06T{hours:02d}:00Z --full-digits")
+        options = shlex.split(
+            f"{KEYED} --view last-3 --out joined.csv --end 2025-10-06T{hours:02d}:00Z --full-digits"
+        )
         done = CliRunner().invoke(app, ["release", "events.csv", *options])
         assert done.exit_code == 0, done.output
     state = read_state(Places.of("joined.csv", None))
     assert state is not None
     stream = Stream.load(state.stream)
     wanted = stream.read_back(state.numbers).last(3)
-    assert [int(row["tick"]) for row in rows("joined.csv")] == np.repeat(np.arange(3, 10), 8).tolist()
+    assert [int(row["tick"]) for row in rows("joined.csv")] == np.repeat(
+        np.arange(3, 10), 8
+    ).tolist()
     for name, numbers in (("value", wanted.values), ("std", wanted.std)):
         assert [float(row[name]) for row in rows("joined.csv")] == numbers.ravel().tolist()
 
@@ -153,12 +176,18 @@ def test_a_changed_output_is_refused() -> None:
     assert not Path("out.per-day.csv").exists()
 
 
-def test_a_view_that_is_named_later_changes_no_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first run chooses the noise; a later --view only shows more, and the state keeps what the noise is for."""
+def test_a_view_that_is_named_later_changes_no_noise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first run chooses the noise; a later --view only shows more, and the state keeps what the
+    noise is for."""
     monkeypatch.chdir(tmp_path)
-    Path("events.csv").write_text("time\n2026-01-01T00:10Z\n2026-01-01T01:10Z\n2026-01-01T02:10Z\n", "utf-8")
+    Path("events.csv").write_text(
+        "time\n2026-01-01T00:10Z\n2026-01-01T01:10Z\n2026-01-01T02:10Z\n", "utf-8"
+    )
     options = (
-        "release events.csv --time time --every 1h --start 2026-01-01T00:00Z --epsilon 1 --delta 1e-6 --horizon 24"
+        "release events.csv --time time --every 1h --start 2026-01-01T00:00Z --epsilon 1 --delta "
+        "1e-6 --horizon 24"
     )
     runner = CliRunner()
 

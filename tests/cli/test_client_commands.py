@@ -51,7 +51,9 @@ def run(url: str, *arguments: str, token: str | None = ADMIN) -> Any:
 
 def close(url: str, stream: str = "flu") -> None:
     headers = {"Authorization": f"Bearer {ADMIN}"}
-    httpx.post(f"{url}/v1/streams/{stream}/close-tick", headers=headers, timeout=300).raise_for_status()
+    httpx.post(
+        f"{url}/v1/streams/{stream}/close-tick", headers=headers, timeout=300
+    ).raise_for_status()
 
 
 def open_totals(service: Service, stream: str) -> list[int]:
@@ -66,7 +68,10 @@ def test_streams(service: tuple[Service, str]) -> None:
     assert done.exit_code == 0, done.stderr
     assert [line.split()[0] for line in done.stdout.splitlines()] == ["name", "flu", "hidden"]
     assert max(map(len, done.stdout.splitlines())) <= 80
-    assert [one["name"] for one in json.loads(run(url, "streams", "--json").stdout)["streams"]] == ["flu", "hidden"]
+    assert [one["name"] for one in json.loads(run(url, "streams", "--json").stdout)["streams"]] == [
+        "flu",
+        "hidden",
+    ]
     assert "hidden" not in run(url, "streams", token=None).stdout
 
 
@@ -82,7 +87,9 @@ def test_push_counts_every_event_once(
     lines.write_text('{"key": "north"}\n' * 4, "utf-8")
     for _ in range(2):
         for file in (table, lines):
-            done = run(url, "push", "flu", str(file), *(("--key", "region") if file is table else ()))
+            done = run(
+                url, "push", "flu", str(file), *(("--key", "region") if file is table else ())
+            )
             assert done.exit_code == 0, done.stderr
     close(url)
     assert open_totals(running, "flu") == [9, 2]
@@ -120,7 +127,9 @@ def test_push_sends_every_format(service: tuple[Service, str], tmp_path: Path) -
     }
     for number, (name, moment) in enumerate(moments.items()):
         file = tmp_path / f"{name}.parquet"
-        duckdb.sql(f"SELECT {moment} AS at, {number}::INTEGER AS n, 'north' AS region").write_parquet(str(file))
+        duckdb.sql(
+            f"SELECT {moment} AS at, {number}::INTEGER AS n, 'north' AS region"
+        ).write_parquet(str(file))
         for _ in range(2):
             done = run(url, "push", "timed", str(file), "--time", "at", "--value", "n")
             assert done.exit_code == 0, done.stderr
@@ -140,11 +149,16 @@ def test_push_sends_every_format(service: tuple[Service, str], tmp_path: Path) -
 
 
 def test_push_guesses_nothing(service: tuple[Service, str], tmp_path: Path) -> None:
-    """Lines of JSON whose first is not an object are lines of JSON; a table needs the names of its columns."""
+    """Lines of JSON whose first is not an object are lines of JSON; a table needs the names of its
+    columns."""
     duckdb = pytest.importorskip("duckdb")
     running, url = service
     file = tmp_path / "events"
-    for stream, text in (("hidden", "3\n5\n2\n"), ("hidden", '4\n{"value": 6}\n'), ("flu", '"north"\n"süd, west"\n')):
+    for stream, text in (
+        ("hidden", "3\n5\n2\n"),
+        ("hidden", '4\n{"value": 6}\n'),
+        ("flu", '"north"\n"süd, west"\n'),
+    ):
         file.write_text(text, "utf-8")
         done = run(url, "push", stream, str(file))
         assert done.exit_code == 0, done.stderr
@@ -163,7 +177,9 @@ def test_push_guesses_nothing(service: tuple[Service, str], tmp_path: Path) -> N
     assert (open_totals(running, "hidden"), open_totals(running, "flu")) == ([20], [1, 1])
 
 
-def test_push_sends_nothing_of_a_file_without_rows(service: tuple[Service, str], tmp_path: Path) -> None:
+def test_push_sends_nothing_of_a_file_without_rows(
+    service: tuple[Service, str], tmp_path: Path
+) -> None:
     duckdb = pytest.importorskip("duckdb")
     _, url = service
     (tmp_path / "nothing.csv").write_text("")
@@ -204,7 +220,10 @@ def test_push_says_what_is_wrong(service: tuple[Service, str], tmp_path: Path) -
     assert run(url, "push", "flu", str(file), "--key", "place").exit_code == 3
     assert run(url, "push", "flu", str(tmp_path / "none.csv")).exit_code == 3
     assert run(url, "push", "flu", str(file), "--key", "region", token=None).exit_code == 8
-    assert "--token-file" in run(url, "push", "flu", str(file), "--key", "region", token="wrong").stderr
+    assert (
+        "--token-file"
+        in run(url, "push", "flu", str(file), "--key", "region", token="wrong").stderr
+    )
     close(url)
     assert open_totals(running, "flu") == [0, 0]
 
@@ -231,26 +250,40 @@ def test_tail(service: tuple[Service, str], programs: Programs) -> None:
 
 
 def test_tail_connects_again() -> None:
-    """A service that breaks off in the middle of a release: the next connection goes on after the last whole one."""
+    """A service that breaks off in the middle of a release: the next connection goes on after the
+    last whole one."""
     asked: list[str] = []
 
     def serve(listener: socket.socket) -> None:
-        for part in ('data: {"tick": 1}\n\ndata: {"ti', 'data: {"tick": 1}\n\ndata: {"tick": 2}\n\n'):
+        for part in (
+            'data: {"tick": 1}\n\ndata: {"ti',
+            'data: {"tick": 1}\n\ndata: {"tick": 2}\n\n',
+        ):
             connection, _ = listener.accept()
             with connection:
                 asked.append(connection.recv(4096).decode().splitlines()[0])
-                head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: 1000\r\n\r\n"
+                head = (
+                    "HTTP/1.1 200 OK\r\n"
+                    "Content-Type: text/event-stream\r\n"
+                    "Content-Length: 1000\r\n"
+                    "\r\n"
+                )
                 connection.sendall((head + part).encode())
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=serve, args=(listener,), daemon=True)
         thread.start()
-        with httpx.Client(base_url=f"http://127.0.0.1:{listener.getsockname()[1]}", timeout=300) as client:
+        with httpx.Client(
+            base_url=f"http://127.0.0.1:{listener.getsockname()[1]}", timeout=300
+        ) as client:
             live = client_commands._live(client, "s", 0)
             assert [next(live)["tick"], next(live)["tick"]] == [1, 2]
             live.close()
         thread.join(300)
-    assert [line.split()[1] for line in asked] == ["/v1/streams/s/live?after=0", "/v1/streams/s/live?after=1"]
+    assert [line.split()[1] for line in asked] == [
+        "/v1/streams/s/live?after=0",
+        "/v1/streams/s/live?after=1",
+    ]
 
 
 def test_tokens(service: tuple[Service, str], tmp_path: Path) -> None:
@@ -264,7 +297,8 @@ def test_tokens(service: tuple[Service, str], tmp_path: Path) -> None:
     listed = run(url, "tokens", "list")
     assert token not in listed.stdout
     assert [line.split()[1] for line in listed.stdout.splitlines()] == ["role", "write", "read"]
-    created = datetime.fromisoformat(listed.stdout.splitlines()[1].split()[2])  # a time that people can read
+    # a time that people can read
+    created = datetime.fromisoformat(listed.stdout.splitlines()[1].split()[2])
     assert abs(created - datetime.now(UTC)) < timedelta(days=1)
     gone = run(url, "tokens", "revoke", "99")
     assert "there is no such token. GET /v1/tokens lists them" in gone.stderr
@@ -291,7 +325,9 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
     """One line, before a store is made."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        done = CliRunner().invoke(app, ["serve", "--port", str(port), "--db", str(tmp_path / "new.db")])
+        done = CliRunner().invoke(
+            app, ["serve", "--port", str(port), "--db", str(tmp_path / "new.db")]
+        )
     assert done.exit_code == 2
     assert f"cannot listen on 127.0.0.1:{port}: another program" in done.stderr
     assert len(done.stderr.splitlines()) == 1

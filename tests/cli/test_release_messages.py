@@ -1,4 +1,5 @@
-"""What `evercount release` says where a line is wrong: all that is missing at once, and what to do."""
+"""What `evercount release` says where a line is wrong: all that is missing at once, and what to
+do."""
 
 from __future__ import annotations
 
@@ -61,7 +62,9 @@ def test_a_run_that_goes_on_has_its_start_and_zone() -> None:
     assert run(f"a.csv {WHOLE}")[0] == 0
     assert run("a.csv --time ts --every 1d --epsilon 1 --out p.csv")[0] == 0
     assert "missing: --epsilon, as in" in run("a.csv --time ts --every 1d --out p.csv")[1]
-    with pytest.raises(ParameterError, match="missing: `every`, `start`, `epsilon`, as in: release"):
+    with pytest.raises(
+        ParameterError, match="missing: `every`, `start`, `epsilon`, as in: release"
+    ):
         evercount.release("a.csv", time="ts")
     with pytest.raises(ParameterError, match="missing: `time`, `every`, as in: declare"):
         evercount.declare(epsilon=1)
@@ -76,7 +79,11 @@ def test_a_name_that_is_no_file() -> None:
         assert "declare it in streams.toml (no streams.toml here)" in said
     assert "missing.csv cannot be read" in run(f"missing.csv {WHOLE}")[1]
     Path("streams.toml").write_text(DECLARED)
-    for line, missing in (("visits", "event files, --out"), ("visits a.csv", "--out"), ("visits --out p.csv", "event")):
+    for line, missing in (
+        ("visits", "event files, --out"),
+        ("visits a.csv", "--out"),
+        ("visits --out p.csv", "event"),
+    ):
         code, said = run(line)
         assert code == 2
         assert f"missing: {missing}" in said
@@ -90,10 +97,16 @@ def test_persons_without_a_cap() -> None:
     """Each of the choices that it names is one."""
     code, said = run(f"a.csv {WHOLE} --user who")
     assert code == 2
-    choices = ("--max-per-tick 1 and --period 1d", "--max-per-tick 1 and --max-ticks 30", "--max-events 10")
+    choices = (
+        "--max-per-tick 1 and --period 1d",
+        "--max-per-tick 1 and --max-ticks 30",
+        "--max-events 10",
+    )
     for number, choice in enumerate((*choices, "--query active-users and --period 1d")):
         assert choice in said
-        line = f"a.csv {WHOLE} --user who {choice.replace(' and', '')}".replace("p.csv", f"{number}.csv")
+        line = f"a.csv {WHOLE} --user who {choice.replace(' and', '')}".replace(
+            "p.csv", f"{number}.csv"
+        )
         assert run(line)[0] == 0
     assert run(f"a.csv {WHOLE} --user who --max-ticks 3")[1] == said
 
@@ -103,8 +116,14 @@ def test_post_processing_after_the_first_run() -> None:
     code, said = run(f"a.csv {WHOLE} --postprocess integer")
     assert code == 2
     assert "post-processing is chosen in the first run" in said
-    assert "give --postprocess as it was (none), and round or clip the numbers where they are read" in said
-    assert run(f"a.csv {WHOLE}".replace("p.csv", "q.csv") + " --postprocess integer,nonnegative")[0] == 0
+    assert (
+        "give --postprocess as it was (none), and round or clip the numbers where they are read"
+        in said
+    )
+    assert (
+        run(f"a.csv {WHOLE}".replace("p.csv", "q.csv") + " --postprocess integer,nonnegative")[0]
+        == 0
+    )
     assert "as it was (nonnegative, integer)" in run(f"a.csv {WHOLE}".replace("p.csv", "q.csv"))[1]
 
 

@@ -1,4 +1,5 @@
-"""A log into a store: every message once, garbage set aside with a count, what does not fit is refused."""
+"""A log into a store: every message once, garbage set aside with a count, what does not fit is
+refused."""
 
 from __future__ import annotations
 
@@ -84,7 +85,9 @@ class Log:
             self.kafka.publish(self.name, bodies)
 
     @contextmanager
-    def opened_for(self, *declarations: StreamDeclaration, **more: Any) -> Iterator[list[LogConsumer]]:
+    def opened_for(
+        self, *declarations: StreamDeclaration, **more: Any
+    ) -> Iterator[list[LogConsumer]]:
         """A new process that feeds these streams of the store."""
         with ExitStack() as stack:
             store = Store(self.folder / "store.db")
@@ -100,12 +103,16 @@ class Log:
             yield consumers
 
     @contextmanager
-    def opened(self, declaration: StreamDeclaration | None = None, **more: Any) -> Iterator[LogConsumer]:
+    def opened(
+        self, declaration: StreamDeclaration | None = None, **more: Any
+    ) -> Iterator[LogConsumer]:
         """A new process of the consumer."""
         with self.opened_for(declaration or declared(), **more) as (consumer,):
             yield consumer
 
-    def run(self, hours: int, declaration: StreamDeclaration | None = None, **more: Any) -> LogConsumer:
+    def run(
+        self, hours: int, declaration: StreamDeclaration | None = None, **more: Any
+    ) -> LogConsumer:
         """One round at an hour of the clock."""
         with self.opened(declaration, **more) as consumer:
             consumer.round(BEGIN + hours * HOUR)
@@ -123,7 +130,8 @@ def expected(*rows: list[int]) -> list[list[float]]:
 
 
 LOGS = ["nats", "kafka"]
-"""A crash, caps and metrics are above what reads a log: in CI they have one, and `make soak` both."""
+"""A crash, caps and metrics are above what reads a log: in CI they have one, and `make soak`
+both."""
 
 
 @pytest.fixture(params=LOGS)
@@ -134,10 +142,13 @@ def log(request: pytest.FixtureRequest, nats_address: str, tmp_path: Path) -> Lo
 
 def test_every_message_counts_once_and_garbage_is_set_aside(log: Log, tmp_path: Path) -> None:
     aside = tmp_path / "bad.jsonl"
-    log.publish([event(0, "a"), *GARBAGE, event(0, "b"), b'{"ts":\n"2026-01-01T01:00:00Z","region":"a"}'])
+    log.publish(
+        [event(0, "a"), *GARBAGE, event(0, "b"), b'{"ts":\n"2026-01-01T01:00:00Z","region":"a"}']
+    )
     first = log.run(1, rejects=aside)
     assert sum(first.bad.values()) == len(GARBAGE)
-    log.publish([event(1, "b"), event(0, "b"), b"?"])  # the second is late: dropped by the declared rule
+    # the second is late: dropped by the declared rule
+    log.publish([event(1, "b"), event(0, "b"), b"?"])
     again = log.run(2, rejects=aside)
     assert again.bad.total() == len(GARBAGE) + 1
     assert log.released() == expected([1, 1], [1, 1])
@@ -185,7 +196,9 @@ def test_prometheus_sees_the_lag_go_up_with_unread_messages_and_back_to_0(
     metrics, lags = LogMetrics(0), list[float]()
 
     def scrape() -> dict[str, float]:
-        with urllib.request.urlopen(f"http://127.0.0.1:{metrics.port}/metrics", timeout=300) as answer:
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{metrics.port}/metrics", timeout=300
+        ) as answer:
             families = text_string_to_metric_families(answer.read().decode())
         found = {}
         for sample in (one for family in families for one in family.samples):
@@ -207,7 +220,11 @@ def test_prometheus_sees_the_lag_go_up_with_unread_messages_and_back_to_0(
         assert lags == sorted(lags, reverse=True)
         assert len(set(lags)) > 2
         seen = scrape()
-        assert (seen["messages_total"], seen["bad_messages"], seen["ticks_released_total"]) == (10, 1, 1)
+        assert (seen["messages_total"], seen["bad_messages"], seen["ticks_released_total"]) == (
+            10,
+            1,
+            1,
+        )
         assert (seen["lag_messages"], seen["lost_messages"]) == (0, 0)
         lags.clear()
         source_commands._round([consumer], 0, metrics)
@@ -230,7 +247,9 @@ def check_both(log: Log, regions: list[list[int]], sizes: list[list[int]]) -> No
     with closing(Store(log.folder / "store.db")) as store:
         for declaration, counts in ((REGIONS, regions), (SIZES, sizes)):
             replay = declaration.build(secret=SECRET, replay=True).run_totals(counts)
-            assert [one["values"] for one in all_releases(store, declaration.name)] == replay.rows.tolist()
+            assert [
+                one["values"] for one in all_releases(store, declaration.name)
+            ] == replay.rows.tolist()
 
 
 def set_aside(file: Path) -> list[tuple[str, str]]:
@@ -240,7 +259,9 @@ def set_aside(file: Path) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("log", soak_but(["nats"], LOGS), indirect=True)
-def test_one_log_feeds_two_streams_and_each_counts_every_message_once(log: Log, tmp_path: Path) -> None:
+def test_one_log_feeds_two_streams_and_each_counts_every_message_once(
+    log: Log, tmp_path: Path
+) -> None:
     aside = tmp_path / "bad.jsonl"
     log.publish([event(0, "a", size="small"), event(1, "b", size="huge")])
     for _ in range(2):  # started again, they go on where they were
@@ -252,7 +273,9 @@ def test_one_log_feeds_two_streams_and_each_counts_every_message_once(log: Log, 
         for consumer in consumers:
             consumer.round(BEGIN + 2 * HOUR)
     check_both(log, [[1, 0], [0, 1]], [[1, 0], [0, 1]])
-    huge, other = (text.decode() for text in (event(1, "b", size="huge"), event(1, "c", size="large")))
+    huge, other = (
+        text.decode() for text in (event(1, "b", size="huge"), event(1, "c", size="large"))
+    )
     assert set_aside(aside) == [("sizes", huge), ("visits", other)]
 
 
@@ -263,18 +286,36 @@ def test_the_command_of_the_guide_feeds_all_streams_of_a_file(log: Log, tmp_path
             store.declare(declaration, BEGIN / 1e6, SECRET)
     (tmp_path / "streams.toml").write_text(REGIONS.to_toml() + SIZES.to_toml())
     log.publish([event(0, "a", size="small"), event(2, "b", size="large"), b"neither"])
-    command = [sys.executable, "-m", "evercount", "consume", log.address, "streams.toml", "--db", "store.db", "--once"]
+    command = [
+        sys.executable,
+        "-m",
+        "evercount",
+        "consume",
+        log.address,
+        "streams.toml",
+        "--db",
+        "store.db",
+        "--once",
+    ]
     for _ in range(2):
         done = subprocess.run(
-            [*command, "--rejects", "bad.jsonl"], cwd=tmp_path, capture_output=True, text=True, check=False
+            [*command, "--rejects", "bad.jsonl"],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert done.returncode == 0, done.stderr
-    check_both(log, [[1, 0], [0, 0], [0, 1], [0, 0], [0, 0]], [[1, 0], [0, 0], [0, 1], [0, 0], [0, 0]])
+    check_both(
+        log, [[1, 0], [0, 0], [0, 1], [0, 0], [0, 0]], [[1, 0], [0, 0], [0, 1], [0, 0], [0, 0]]
+    )
     assert set_aside(tmp_path / "bad.jsonl") == [("visits", "neither"), ("sizes", "neither")]
 
 
 @pytest.mark.parametrize("log", soak_but(["nats"], LOGS), indirect=True)
-def test_another_log_is_refused_unless_it_is_said_to_be_new(log: Log, nats_address: str, tmp_path: Path) -> None:
+def test_another_log_is_refused_unless_it_is_said_to_be_new(
+    log: Log, nats_address: str, tmp_path: Path
+) -> None:
     log.publish([event(0, "a")])
     log.run(0)
     other = Log("nats", log.name + "other", nats_address, tmp_path)
@@ -285,7 +326,9 @@ def test_another_log_is_refused_unless_it_is_said_to_be_new(log: Log, nats_addre
     assert log.released() == expected([1, 1])
 
 
-def test_a_stream_that_was_made_again_and_deleted_messages_are_noticed(nats_address: str, tmp_path: Path) -> None:
+def test_a_stream_that_was_made_again_and_deleted_messages_are_noticed(
+    nats_address: str, tmp_path: Path
+) -> None:
     log = Log("nats", "made", nats_address, tmp_path)
     log.publish([event(0, "a")] * 3)
     log.run(0)
@@ -321,7 +364,9 @@ def test_caps_of_persons_hold_in_the_order_of_the_log(log: Log) -> None:
     log.run(0, persons)
     log.publish([event(0, "b", who="ann"), event(0, "b", who="bob"), event(0, "b", who="")])
     assert log.run(1, persons).bad.total() == 1
-    totals = persons.build(secret=SECRET, replay=True).run_totals([[2, 2]], capped=True).rows.tolist()
+    totals = (
+        persons.build(secret=SECRET, replay=True).run_totals([[2, 2]], capped=True).rows.tolist()
+    )
     assert log.released() == totals
 
 
@@ -336,7 +381,9 @@ def test_late_messages_revise_their_own_day(nats_address: str, tmp_path: Path) -
     live = other.declare(revised, BEGIN / 1e6, SECRET)
     for number, rows in enumerate(([(1, 0, 2)], [(1, 1, 1), (2, 0, 1)])):
         columns = (np.asarray(column) for column in zip(*rows, strict=True))
-        other.accept_totals("visits", CountedBatch("q", number, TickTotals(1, len(rows), 2, *columns)))
+        other.accept_totals(
+            "visits", CountedBatch("q", number, TickTotals(1, len(rows), 2, *columns))
+        )
         other.close_ticks(live, 1, 0.0)
     wanted = [one["values"] for one in all_releases(other, "visits")]
     other.close()

@@ -1,8 +1,8 @@
 """Formats of 1.0: what it wrote is read by every later version, and goes on with the same numbers.
 
-docs/public-api.md promises that. The files in tests/fixtures/1.0 were written once; a change that cannot read them, or
-goes on with other numbers, breaks the promise. EVERCOUNT_WRITE_FIXTURES=1 writes them: for a new format only, into a
-folder of its own.
+docs/public-api.md promises that. The files in tests/fixtures/1.0 were written once; a change that
+cannot read them, or goes on with other numbers, breaks the promise. EVERCOUNT_WRITE_FIXTURES=1
+writes them: for a new format only, into a folder of its own.
 """
 
 from __future__ import annotations
@@ -37,7 +37,12 @@ STREAMS: dict[str, tuple[Query, dict[str, Any], dict[str, Any], list[Any]]] = {
         {"horizon": 50, "views": ["per-tick", "running"]},
         [["u", "v"], ["u"], ["w", "u"]],
     ),
-    "keys": (DiscoveredKeys(), {"delta": 1e-6}, {"horizon": 50}, [["oslo"] * 500, ["oslo"], ["bergen"] * 400]),
+    "keys": (
+        DiscoveredKeys(),
+        {"delta": 1e-6},
+        {"horizon": 50},
+        [["oslo"] * 500, ["oslo"], ["bergen"] * 400],
+    ),
 }
 
 
@@ -57,7 +62,14 @@ DECLARATION = StreamDeclaration.from_dict(
     {
         "name": "visits",
         "query": {"name": "histogram", "parameters": {"keys": ["N", "S"]}},
-        "budget": {"epsilon": 1.0, "delta": 1e-6, "unit": "user", "max_per_tick": 1, "max_ticks": 2, "period": "1w"},
+        "budget": {
+            "epsilon": 1.0,
+            "delta": 1e-6,
+            "unit": "user",
+            "max_per_tick": 1,
+            "max_ticks": 2,
+            "period": "1w",
+        },
         "tick": "1d",
         "zone": "Europe/Vienna",
         "start": "2026-03-26",
@@ -66,7 +78,11 @@ DECLARATION = StreamDeclaration.from_dict(
         "columns": {"time": "ts", "key": "where", "user": "who"},
     }
 )
-ROWS = [(day, who, where) for day in range(26, 32) for who, where in (("u", "N"), ("v", "S"), ("u", "S"))]
+ROWS = [
+    (day, who, where)
+    for day in range(26, 32)
+    for who, where in (("u", "N"), ("v", "S"), ("u", "S"))
+]
 
 
 def events_file(folder: Path, until: int) -> Path:
@@ -93,7 +109,10 @@ def run_store(place: Path, ticks: int) -> list[list[float]]:
         day = 25 + live.open_tick
         mine = [(who, where) for at, who, where in ROWS if at == day]
         users, keys = [who for who, _ in mine], [where for _, where in mine]
-        store.accept([Batch(DECLARATION.name, keys, users=users)], DECLARATION.schedule.start_of(live.open_tick) / 1e6)
+        store.accept(
+            [Batch(DECLARATION.name, keys, users=users)],
+            DECLARATION.schedule.start_of(live.open_tick) / 1e6,
+        )
         store.close_ticks(live, 1, 0.0)
     found = [release["values"] for release in all_releases(store, DECLARATION.name)]
     assert store.verify(store.head) == []
@@ -155,8 +174,9 @@ def test_snapshots_go_on(name: str) -> None:
 
 @pytest.mark.parametrize("name", STREAMS)
 def test_the_same_secret_has_the_same_noise(name: str) -> None:
-    """Bits of noise are promised, too: a stream from its first tick publishes what it published then. The numbers of a
-    `blend` are part of its declaration: on another kind of processor a new fit ends at other last digits."""
+    """Bits of noise are promised, too: a stream from its first tick publishes what it published
+    then. The numbers of a `blend` are part of its declaration: on another kind of processor a new
+    fit ends at other last digits."""
     kept = Stream.restore((FOLDER / f"{name}.snapshot").read_bytes())
     kept.close()
     stream = stream_of(name)
@@ -171,7 +191,11 @@ def test_the_same_secret_has_the_same_noise(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["files", "store"])
 def test_files_and_stores_go_on(name: str, copy: Path) -> None:
-    found = run_files(copy / "files", 32) if name == "files" else run_store(copy / "store" / "store.db", 3)
+    found = (
+        run_files(copy / "files", 32)
+        if name == "files"
+        else run_store(copy / "store" / "store.db", 3)
+    )
     assert found == EXPECTED[name]
 
 

@@ -22,22 +22,40 @@ SECRET = Secret.from_hex("4f" * 32)
 JOINS = 7
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any], list[Any], dict[str, Any]]] = {
     # parameters, columns, keys that join, budget
-    "histogram": ({"keys": ["a", "b"], "unknown": "other", "weights": {"a": 2}}, {"key": "region"}, ["c"], {}),
+    "histogram": (
+        {"keys": ["a", "b"], "unknown": "other", "weights": {"a": 2}},
+        {"key": "region"},
+        ["c"],
+        {},
+    ),
     "rollup": (
         {"paths": [["a", "x"], ["b", "y"]], "unknown": "other"},
         {"levels": ["region", "place"]},
         [("c", "x")],
         {},
     ),
-    "distinct-users": ({"keys": ["a", "b"]}, {"user": "who", "key": "region"}, ["c"], {"unit": "user"}),
-    "active-users": ({"keys": ["a", "b"]}, {"user": "who", "key": "region"}, ["c"], {"unit": "user", "max_ticks": 5}),
+    "distinct-users": (
+        {"keys": ["a", "b"]},
+        {"user": "who", "key": "region"},
+        ["c"],
+        {"unit": "user"},
+    ),
+    "active-users": (
+        {"keys": ["a", "b"]},
+        {"user": "who", "key": "region"},
+        ["c"],
+        {"unit": "user", "max_ticks": 5},
+    ),
 }
 
 
 # how keys of each query join a store: tests/store/test_store_join_keys.py
 @pytest.mark.parametrize(
     ("name", "db"),
-    soak_but([("rollup", False), ("active-users", False), ("histogram", True)], product(CASES, [False, True])),
+    soak_but(
+        [("rollup", False), ("active-users", False), ("histogram", True)],
+        product(CASES, [False, True]),
+    ),
 )
 def test_files_publish_what_the_library_publishes(name: str, db: bool, tmp_path: Path) -> None:
     parameters, columns, keys, unit = CASES[name]
@@ -62,7 +80,9 @@ def test_files_publish_what_the_library_publishes(name: str, db: bool, tmp_path:
             place = "xy"[random.integers(2)]
             rows.append((hour, region, place, f"u{random.integers(60)}"))
     path, out = tmp_path / "events.csv", tmp_path / "out.csv"
-    lines = [f"2026-05-01T{hour:02d}:10:00Z,{region},{place},{who}" for hour, region, place, who in rows]
+    lines = [
+        f"2026-05-01T{hour:02d}:10:00Z,{region},{place},{who}" for hour, region, place, who in rows
+    ]
     schedule = declaration.schedule
     for stop, more in ((JOINS, []), (JOINS + 2, keys), (12, []), (12, keys)):
         path.write_text("\n".join(["ts,region,place,who", *lines[: 30 * stop]]) + "\n", "utf-8")
@@ -87,4 +107,6 @@ def test_files_publish_what_the_library_publishes(name: str, db: bool, tmp_path:
         with file.open(newline="", encoding="utf-8") as opened:
             found = [tuple(map(float, row[3:])) for row in list(csv.reader(opened))[1:]]
         wanted = view.table().columns()
-        assert found == list(zip(*(wanted[part].tolist() for part in ("value", "std", "low", "high")), strict=True))
+        assert found == list(
+            zip(*(wanted[part].tolist() for part in ("value", "std", "low", "high")), strict=True)
+        )

@@ -1,4 +1,5 @@
-"""kill -9 of files, service, log and Spark over the same events: all publish the table that the library computes."""
+"""kill -9 of files, service, log and Spark over the same events: all publish the table that the
+library computes."""
 
 from __future__ import annotations
 
@@ -21,14 +22,19 @@ from tiers import soak_but
 pytest.importorskip("nats", reason="nats-py is not installed: pip install 'evercount[consume]'")
 
 WINDOWS, GROWTH = {"files": 0.15, "service": 0.2, "log": 0.4}, 1.1
-"""Seconds of processor time within which the first life of a door is ended, and how much longer the next may take."""
+"""Seconds of processor time within which the first life of a door is ended, and how much longer the
+next may take."""
 KILLS = {"files": 500, "service": 250, "log": 220, "spark": 30}
 
 
-def lap(door: str, folder: Path, address: str, seed: int, lives: Any, growth: float = GROWTH) -> int:
-    """A door over the events of a seed, killed until it comes to its end; returns how often it was killed.
+def lap(
+    door: str, folder: Path, address: str, seed: int, lives: Any, growth: float = GROWTH
+) -> int:
+    """A door over the events of a seed, killed until it comes to its end; returns how often it was
+    killed.
 
-    What a killed door has published is final: it is compared after every kill, and at the end all ticks are there.
+    What a killed door has published is final: it is compared after every kill, and at the end all
+    ticks are there.
     """
     from log_servers import publish
 
@@ -42,7 +48,11 @@ def lap(door: str, folder: Path, address: str, seed: int, lives: Any, growth: fl
     lines = [json.dumps(row) for row in rows]
     (folder / "events.jsonl").write_text("\n".join(lines) + "\n")
     if door == "log":
-        publish(address, f"lap{seed}", [line.encode() for line in [*lines[:100], "poison", *lines[100:]]])
+        publish(
+            address,
+            f"lap{seed}",
+            [line.encode() for line in [*lines[:100], "poison", *lines[100:]]],
+        )
     expected, kills, before, killed = recomputed(kind, rows), 0, 0, True
     while killed:
         seconds = WINDOWS[door] * growth**kills * draw.random()
@@ -54,7 +64,8 @@ def lap(door: str, folder: Path, address: str, seed: int, lives: Any, growth: fl
     assert len(found) == TICKS
     verify(folder, door)
     if door == "log":
-        rejects = (folder / "bad.jsonl").read_text().splitlines()  # again after a kill between it and the commit
+        # again after a kill between it and the commit
+        rejects = (folder / "bad.jsonl").read_text().splitlines()
         assert len(set(rejects)) == 1 <= len(rejects) <= 1 + kills
     return kills
 
@@ -91,8 +102,14 @@ def test_an_event_more_or_less_is_another_table() -> None:
     for kind in KINDS:
         expected = recomputed(kind, rows)
         assert len(expected) == TICKS
-        assert any(recomputed(kind, rows[:lost] + rows[lost + 1 :]) != expected for lost in range(0, EVENTS, 10))
-        twice = any(recomputed(kind, [*rows[:at], *rows[at - 1 :]]) != expected for at in range(1, EVENTS, 10))
+        assert any(
+            recomputed(kind, rows[:lost] + rows[lost + 1 :]) != expected
+            for lost in range(0, EVENTS, 10)
+        )
+        twice = any(
+            recomputed(kind, [*rows[:at], *rows[at - 1 :]]) != expected
+            for at in range(1, EVENTS, 10)
+        )
         assert twice == (kind not in ("active persons", "person-days"))
 
 
@@ -108,6 +125,9 @@ def test_a_thousand_kills_of_all_doors(
     for streams, seed in enumerate(itertools.count(100), 1):
         kills += lap(door, tmp_path / str(seed), nats_address, seed, lives)
         with capsys.disabled():
-            print(f"{door}: {kills} kills, {streams * TICKS} releases as the library computes them", flush=True)
+            print(
+                f"{door}: {kills} kills, {streams * TICKS} releases as the library computes them",
+                flush=True,
+            )
         if kills >= KILLS[door]:
             break

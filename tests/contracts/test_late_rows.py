@@ -1,5 +1,5 @@
-"""Rows that come late, caps of users and restarts in the middle: every query of unlisted keys, trees, people and
-quantiles counts the same rows at every door, and one run has one truth."""
+"""Rows that come late, caps of users and restarts in the middle: every query of unlisted keys,
+trees, people and quantiles counts the same rows at every door, and one run has one truth."""
 
 from __future__ import annotations
 
@@ -39,7 +39,10 @@ from tiers import soak_but
 pytest.importorskip("duckdb")
 
 USERS = {**GAUSSIAN, "unit": "user", "max_events": 3}
-MARGINALS = {"name": "marginals", "parameters": {"columns": [[*KEYS, "unlisted"], list("0123456789")]}}
+MARGINALS = {
+    "name": "marginals",
+    "parameters": {"columns": [[*KEYS, "unlisted"], list("0123456789")]},
+}
 SUBJECTS = {
     name: CASES[name]
     for name in (
@@ -54,7 +57,9 @@ SUBJECTS = {
         "discovered keys of users",
     )
 } | {
-    "marginals of users": case(MARGINALS, {"levels": ["region", "digit"], "user": "who"}, budget=USERS),
+    "marginals of users": case(
+        MARGINALS, {"levels": ["region", "digit"], "user": "who"}, budget=USERS
+    ),
     "quantiles of users": case(
         {"name": "quantiles", "parameters": {"low": -1, "high": 1, "bins": 16}},
         {"value": "score", "user": "who"},
@@ -70,7 +75,8 @@ CLOSED = (3, 7, 8, 12)
 
 @dataclass(frozen=True)
 class Delivery:
-    """Rows that arrive together: `late` ones of ticks that are closed, and those of the ticks that it closes."""
+    """Rows that arrive together: `late` ones of ticks that are closed, and those of the ticks that
+    it closes."""
 
     first: int
     stop: int
@@ -79,7 +85,8 @@ class Delivery:
 
 
 def deliveries_of(one: Case, rows: list[dict[str, Any]]) -> list[Delivery]:
-    """A fifth of the rows arrive one or two deliveries after their time; some late ones belong to one early tick."""
+    """A fifth of the rows arrive one or two deliveries after their time; some late ones belong to
+    one early tick."""
     generator = np.random.default_rng(11)
     schedule = one.declaration.schedule
     arrived: list[list[tuple[int, dict[str, Any]]]] = [[] for _ in CLOSED]
@@ -115,7 +122,8 @@ def as_counted(one: Case, deliveries: list[Delivery]) -> list[dict[str, Any]]:
 
 
 def by_files(one: Case, deliveries: list[Delivery], secret: Secret, folder: Path) -> Rows:
-    """A CSV that grows; a run for each delivery, and one more at the beginning that has nothing to do."""
+    """A CSV that grows; a run for each delivery, and one more at the beginning that has nothing to
+    do."""
     schedule, path, out = one.declaration.schedule, folder / "events.csv", folder / "out.csv"
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(deliveries[0].timely[0]))
@@ -126,12 +134,16 @@ def by_files(one: Case, deliveries: list[Delivery], secret: Secret, folder: Path
             now = schedule.start_of(delivery.stop)
             for _ in range(2 if delivery.first == 1 else 1):
                 release_file(Job(str(path), one.declaration, str(out), now, secret=secret))
-    starts = {schedule.show(schedule.start_of(tick)): schedule.start_of(tick) for tick in range(1, one.ticks + 1)}
+    starts = {
+        schedule.show(schedule.start_of(tick)): schedule.start_of(tick)
+        for tick in range(1, one.ticks + 1)
+    }
     return [(tick, starts[start], *rest) for tick, start, *rest in read(out, "csv")]
 
 
 def by_service(one: Case, deliveries: list[Delivery], secret: Secret, folder: Path) -> Rows:
-    """Requests of the service; the store is closed and opened again in the middle of a tick of every delivery."""
+    """Requests of the service; the store is closed and opened again in the middle of a tick of
+    every delivery."""
     declaration, schedule = one.declaration, one.declaration.schedule
     store = Store(folder / "store.db")
     store.declare(declaration, schedule.begin / 1e6, secret)
@@ -153,7 +165,9 @@ def by_service(one: Case, deliveries: list[Delivery], secret: Secret, folder: Pa
 def send(store: Store, one: Case, tick: int, rows: list[dict[str, Any]]) -> None:
     """A request with these rows while the tick is open."""
     body = json.dumps([event_of(one, row) for row in rows]).encode()
-    (answer,) = store.accept([read_batch(one.declaration, body)], one.declaration.schedule.start_of(tick) / 1e6)
+    (answer,) = store.accept(
+        [read_batch(one.declaration, body)], one.declaration.schedule.start_of(tick) / 1e6
+    )
     assert isinstance(answer, Accepted), answer
 
 
@@ -182,7 +196,8 @@ def expected_of(name: str, rule: str) -> tuple[Case, list[Delivery], Tables]:
     return one, deliveries, by_library(one, as_counted(one, deliveries), secret_of(name))
 
 
-# rows of the other subjects take the way of one of these: each has one door here, and both in `make soak`
+# rows of the other subjects take the way of one of these: each has one door here, and both in
+# `make soak`
 @pytest.mark.parametrize(
     ("name", "rule", "door"),
     soak_but(
@@ -191,17 +206,26 @@ def expected_of(name: str, rule: str) -> tuple[Case, list[Delivery], Tables]:
         [*product(SUBJECTS, ("next",), DOORS), *product(DROPPED, ("drop",), DOORS)],
     ),
 )
-def test_late_rows_count_by_the_declared_rule(name: str, rule: str, door: str, tmp_path: Path) -> None:
+def test_late_rows_count_by_the_declared_rule(
+    name: str, rule: str, door: str, tmp_path: Path
+) -> None:
     one, deliveries, expected = expected_of(name, rule)
     found = DOORS[door](one, deliveries, secret_of(name), tmp_path)
     if one.declaration.query.discovery is not None:
-        assert len({row[2] for row in found}) > one.declaration.query.outputs, "some key became public"
+        assert len({row[2] for row in found}) > one.declaration.query.outputs, (
+            "some key became public"
+        )
     assert found == expected[one.declaration.main_view]
 
 
 @pytest.mark.parametrize("name", DROPPED)
 def test_the_rules_differ(name: str) -> None:
-    """The comparison can fail: rows that are dropped, that count in the next tick and that came in time differ."""
+    """The comparison can fail: rows that are dropped, that count in the next tick and that came in
+    time differ."""
     one, _, dropped = expected_of(name, "drop")
-    tables = [dropped, expected_of(name, "next")[2], by_library(one, events_of(one), secret_of(name))]
+    tables = [
+        dropped,
+        expected_of(name, "next")[2],
+        by_library(one, events_of(one), secret_of(name)),
+    ]
     assert all(left != right for number, left in enumerate(tables) for right in tables[:number])

@@ -1,4 +1,5 @@
-"""`wait` and `late = "revise"` at every door: files, service, and what Spark and logs hand over publish one table."""
+"""`wait` and `late = "revise"` at every door: files, service, and what Spark and logs hand over
+publish one table."""
 
 from __future__ import annotations
 
@@ -60,12 +61,22 @@ DOORS_RULES = {
     "next": declared(late="next"),
     "revise": declared(late="revise", revise_for=LAGS - 1, views=["per-tick", "last-3"]),
     "gaussian": declared(
-        late="revise", revise_for=LAGS - 1, budget={"epsilon": 1, "delta": 1e-6}, factorization="balanced"
+        late="revise",
+        revise_for=LAGS - 1,
+        budget={"epsilon": 1, "delta": 1e-6},
+        factorization="balanced",
     ),
     "revised persons": declared(
         late="revise",
         revise_for=LAGS - 1,
-        budget={"epsilon": 1, "delta": 1e-6, "unit": "user", "max_events": 3, "max_per_tick": 2, "period": 1},
+        budget={
+            "epsilon": 1,
+            "delta": 1e-6,
+            "unit": "user",
+            "max_events": 3,
+            "max_per_tick": 2,
+            "period": 1,
+        },
         columns={"time": "t", "key": "k", "user": "w"},
     ),
 }
@@ -73,9 +84,12 @@ BEGIN = DOORS_RULES["drop"].schedule.begin
 
 
 def arrivals() -> list[Arrival]:
-    """Rows that come up to five hours after their time: some inside the wait, some late, some too late."""
+    """Rows that come up to five hours after their time: some inside the wait, some late, some too
+    late."""
     generator = np.random.default_rng(5)
-    delay = generator.choice([0, HOUR // 4, HOUR, 2 * HOUR, 5 * HOUR], 160, p=[0.4, 0.2, 0.2, 0.1, 0.1])
+    delay = generator.choice(
+        [0, HOUR // 4, HOUR, 2 * HOUR, 5 * HOUR], 160, p=[0.4, 0.2, 0.2, 0.1, 0.1]
+    )
     times = generator.integers(0, TICKS * HOUR, 160)
     keys = generator.choice(KEYS, 160)
     return sorted((int(t + d), int(t), str(k)) for t, d, k in zip(times, delay, keys, strict=True))
@@ -87,19 +101,21 @@ def person(time: int) -> str:
 
 
 def rows_of(one: StreamDeclaration) -> list[Arrival]:
-    """The key of a person is always the same: which of their events count does not matter, but how many."""
+    """The key of a person is always the same: which of their events count does not matter, but how
+    many."""
     if one.budget.unit == "event":
         return arrivals()
     return [(came, time, KEYS[int(person(time)[1:]) % 2]) for came, time, _ in arrivals()]
 
 
 def counted(one: StreamDeclaration, *, users: bool = False) -> list[list[list[str]]]:
-    """What each tick counts, lag by lag, in plain Python: tick a is open until half an hour after its end. Or, before
-    the caps, the users of that."""
+    """What each tick counts, lag by lag, in plain Python: tick a is open until half an hour after
+    its end. Or, before the caps, the users of that."""
     ticks: list[list[list[str]]] = [[[] for _ in range(LAGS)] for _ in range(TICKS)]
     used: dict[tuple[int, str], list[int]] = {}
     for came, time, key in rows_of(one):
-        tick, first = time // HOUR + 1, max(0, (came - HOUR // 2) // HOUR) + 1  # the first open tick when it came
+        # the first open tick when it came
+        tick, first = time // HOUR + 1, max(0, (came - HOUR // 2) // HOUR) + 1
         place, lag = (tick, 0) if tick >= first else (first, first - tick)
         if lag and one.late == "drop":
             continue
@@ -118,14 +134,20 @@ def expected(one: StreamDeclaration) -> list[tuple[Any, ...]]:
     stream, ticks = one.build(secret=SECRET, replay=True), counted(one)
     if one.late != "revise":
         rows = stream.run([tick[0] for tick in ticks]).per_tick().values
-        return [(t + 1, key, float(rows[t, cell])) for t in range(TICKS) for cell, key in enumerate(KEYS)]
+        return [
+            (t + 1, key, float(rows[t, cell]))
+            for t in range(TICKS)
+            for cell, key in enumerate(KEYS)
+        ]
     if one.budget.unit == "user":  # as they came: the library caps them by itself
         named = counted(one, users=True)
         ticks = [[[KEYS[int(user[1:]) % 2] for user in lag] for lag in tick] for tick in named]
         library = stream.run(ticks, named)
         plain = one.build(secret=SECRET, replay=True).run(counted(one), capped="by door")
         assert np.array_equal(library.rows, plain.rows, equal_nan=True)
-        kept, all_of_them = (sum(len(lag) for tick in part for lag in tick) for part in (counted(one), named))
+        kept, all_of_them = (
+            sum(len(lag) for tick in part for lag in tick) for part in (counted(one), named)
+        )
         assert kept < 0.9 * all_of_them
     else:
         library = stream.run(ticks)
@@ -152,11 +174,14 @@ def by_files(one: StreamDeclaration, folder: Path, db: str | None = None) -> lis
             show = one.schedule.show
             new = [(time, key) for came, time, key in rows_of(one) if since <= came < until]
             writer.writerows([show(BEGIN + time), key, person(time)] for time, key in new)
-        release_file(Job(tuple(names), one, str(folder / "out.csv"), BEGIN + until, secret=SECRET, db=db))
+        release_file(
+            Job(tuple(names), one, str(folder / "out.csv"), BEGIN + until, secret=SECRET, db=db)
+        )
     with (folder / "out.csv").open(newline="") as file:
         columns = ("tick", "as_of") if one.late == "revise" else ("tick",)
         return [
-            (*(int(row[name]) for name in columns), row["cell"], float(row["value"])) for row in csv.DictReader(file)
+            (*(int(row[name]) for name in columns), row["cell"], float(row["value"]))
+            for row in csv.DictReader(file)
         ]
 
 
@@ -173,7 +198,10 @@ def shown(one: StreamDeclaration, store: Reading) -> list[tuple[Any, ...]]:
     found = []
     for release in all_releases(store, "x"):
         mark = (release["as_of"],) if one.late == "revise" else ()
-        found += [(release["tick"], *mark, key, value) for key, value in zip(KEYS, release["values"], strict=True)]
+        found += [
+            (release["tick"], *mark, key, value)
+            for key, value in zip(KEYS, release["values"], strict=True)
+        ]
     return found
 
 
@@ -186,7 +214,8 @@ def close_due(store: Store, now: int) -> None:
 
 
 def by_service(one: StreamDeclaration, folder: Path) -> list[tuple[Any, ...]]:
-    """Requests as rows come, with a restart between some of them; ticks close when the clock says so."""
+    """Requests as rows come, with a restart between some of them; ticks close when the clock says
+    so."""
     store = Store(folder / "store.db")
     store.declare(one, BEGIN / 1e6, SECRET)
     for number, (came, time, key) in enumerate(rows_of(one)):
@@ -206,7 +235,8 @@ def by_service(one: StreamDeclaration, folder: Path) -> list[tuple[Any, ...]]:
     assert found == shown(one, WatchedStore(folder / "store.db"))
     with store.database.reading() as connection:
         known = [bytes(row.user) for row in connection.execute(select(users.c.user))]
-    assert all(int.from_bytes(key[1:8], "big") > TICKS - LAGS + 1 for key in known)  # days that are final are forgotten
+    # days that are final are forgotten
+    assert all(int.from_bytes(key[1:8], "big") > TICKS - LAGS + 1 for key in known)
     assert bool(known) == (one.budget.unit == "user")
     if "last-3" in one.views:
         view = read_view(store, live, Asked(view="last-3"), 10**6)
@@ -227,7 +257,9 @@ def by_totals(one: StreamDeclaration, folder: Path) -> list[tuple[Any, ...]]:
         close_due(store, BEGIN + came)
         if store.find("x").closed < TICKS:
             tick = time // HOUR + 1
-            totals = TickTotals(tick, 1, 2, *(np.asarray([part]) for part in (tick, KEYS.index(key), 1)))
+            totals = TickTotals(
+                tick, 1, 2, *(np.asarray([part]) for part in (tick, KEYS.index(key), 1))
+            )
             store.accept_totals("x", CountedBatch("query", number, totals))
     live = store.find("x")
     store.close_ticks(live, TICKS - live.closed, 0.0) if live.closed < TICKS else None
@@ -236,7 +268,12 @@ def by_totals(one: StreamDeclaration, folder: Path) -> list[tuple[Any, ...]]:
     return found
 
 
-DOORS = {"files": by_files, "files and store": by_files_and_store, "service": by_service, "totals": by_totals}
+DOORS = {
+    "files": by_files,
+    "files and store": by_files_and_store,
+    "service": by_service,
+    "totals": by_totals,
+}
 
 
 EACH_WAY = [
@@ -250,7 +287,8 @@ EACH_WAY = [
     ("revise", "totals"),
     ("revised persons", "totals"),
 ]
-"""Every rule, every door and every noise: which tick a row counts in does not depend on where the state is."""
+"""Every rule, every door and every noise: which tick a row counts in does not depend on where the
+state is."""
 
 
 @pytest.mark.parametrize(
@@ -318,8 +356,11 @@ PROGRAM = """
 
 @pytest.mark.slow
 @pytest.mark.parametrize("most", soak_but([3], [3, 10]))
-def test_a_killed_writer_releases_the_same_revisions(tmp_path: Path, most: int, programs: Programs) -> None:
-    """kill -9 at so many moments; the next process sends what was not confirmed again, under the same keys."""
+def test_a_killed_writer_releases_the_same_revisions(
+    tmp_path: Path, most: int, programs: Programs
+) -> None:
+    """kill -9 at so many moments; the next process sends what was not confirmed again, under the
+    same keys."""
     generator, done, kills = np.random.default_rng(2), 0, 0
     code, place = textwrap.dedent(PROGRAM), tmp_path / "store.db"
     while done < len(arrivals()):
@@ -342,7 +383,10 @@ def test_a_killed_writer_releases_the_same_revisions(tmp_path: Path, most: int, 
 
 def test_the_rules_differ() -> None:
     """The comparison can fail."""
-    sums = {rule: [[len(part) for part in tick] for tick in counted(one)] for rule, one in DOORS_RULES.items()}
+    sums = {
+        rule: [[len(part) for part in tick] for tick in counted(one)]
+        for rule, one in DOORS_RULES.items()
+    }
     assert sums["drop"] != sums["next"] != sums["revise"]
     assert sum(map(sum, sums["drop"])) < sum(map(sum, sums["revise"])) < sum(map(sum, sums["next"]))
     assert sum(tick[2] > 0 for tick in sums["revise"]) > 3
@@ -366,7 +410,9 @@ def test_rules_change_for_events_to_come(tmp_path: Path) -> None:
         store.close_ticks(store.find("x"), 1, 0.0)
         timely[tick - 1] = ["n"] * 5 if rule == "next" else []
     rows = one.build(secret=SECRET, replay=True).run(timely).per_tick().values
-    assert shown(one, store) == [(t + 1, key, float(rows[t, c])) for t in range(4) for c, key in enumerate(KEYS)]
+    assert shown(one, store) == [
+        (t + 1, key, float(rows[t, c])) for t in range(4) for c, key in enumerate(KEYS)
+    ]
     assert store.verify(store.head) == []
     with pytest.raises(Conflict):
         store.declare(declared(late="revise", revise_for=2), BEGIN / 1e6)

@@ -1,4 +1,5 @@
-"""One declaration, one secret, the same events: every door publishes the same table, bit for bit."""
+"""One declaration, one secret, the same events: every door publishes the same table, bit for
+bit."""
 
 from __future__ import annotations
 
@@ -77,10 +78,26 @@ class Case:
 
 
 def case(
-    query: Any, columns: dict[str, Any], ticks: int = 12, budget: dict[str, Any] | None = None, **rest: Any
+    query: Any,
+    columns: dict[str, Any],
+    ticks: int = 12,
+    budget: dict[str, Any] | None = None,
+    **rest: Any,
 ) -> Case:
-    fields = {"tick": "1h", "start": "2026-03-28T20:00:00Z", "zone": "UTC", "horizon": ticks, **rest}
-    table = {"name": "x", "query": query, "budget": budget or GAUSSIAN, "columns": {"time": "ts", **columns}, **fields}
+    fields = {
+        "tick": "1h",
+        "start": "2026-03-28T20:00:00Z",
+        "zone": "UTC",
+        "horizon": ticks,
+        **rest,
+    }
+    table = {
+        "name": "x",
+        "query": query,
+        "budget": budget or GAUSSIAN,
+        "columns": {"time": "ts", **columns},
+        **fields,
+    }
     return Case(table, ticks)
 
 
@@ -88,13 +105,22 @@ CASES = {
     "count": case("count", {}),
     "histogram": case(HISTOGRAM, {"key": "region"}),
     "weighted histogram of users": case(
-        {"name": "histogram", "parameters": {**HISTOGRAM["parameters"], "weights": {"south": 3, "other": 2}}},
+        {
+            "name": "histogram",
+            "parameters": {**HISTOGRAM["parameters"], "weights": {"south": 3, "other": 2}},
+        },
         {"key": "region", "user": "who"},
         budget={**GAUSSIAN, "unit": "user", "max_events": 3},
     ),
-    "top-k": case({"name": "top-k", "parameters": {"keys": KEYS, "k": 2, "unknown": "other"}}, {"key": "region"}),
+    "top-k": case(
+        {"name": "top-k", "parameters": {"keys": KEYS, "k": 2, "unknown": "other"}},
+        {"key": "region"},
+    ),
     "rollup": case(
-        {"name": "rollup", "parameters": {"paths": PATHS, "weights": [2, 0, 3], "unknown": "other"}},
+        {
+            "name": "rollup",
+            "parameters": {"paths": PATHS, "weights": [2, 0, 3], "unknown": "other"},
+        },
         {"levels": ["region", "place"]},
     ),
     "rollup of users": case(
@@ -105,13 +131,19 @@ CASES = {
     "marginals": case(
         {
             "name": "marginals",
-            "parameters": {"columns": [[*KEYS, "unlisted"], list("0123456789")], "weights": [1, 2, 1, 1]},
+            "parameters": {
+                "columns": [[*KEYS, "unlisted"], list("0123456789")],
+                "weights": [1, 2, 1, 1],
+            },
         },
         {"levels": ["region", "digit"]},
     ),
     "distinct users": case("distinct-users", {"user": "who"}, budget={**GAUSSIAN, "unit": "user"}),
     "distinct users per key": case(
-        {"name": "distinct-users", "parameters": {"keys": [*KEYS, "unlisted"], "max_keys": 2, "total": True}},
+        {
+            "name": "distinct-users",
+            "parameters": {"keys": [*KEYS, "unlisted"], "max_keys": 2, "total": True},
+        },
         {"user": "who", "key": "region"},
         budget={"epsilon": 1.0, "delta": 0, "unit": "user"},
     ),
@@ -125,33 +157,54 @@ CASES = {
         budget={**GAUSSIAN, "unit": "user"},
     ),
     "occupancy, without a cap": case("occupancy", {"user": "who", "key": "door", "order": "seq"}),
-    "quantiles": case({"name": "quantiles", "parameters": {"low": -1, "high": 1, "bins": 16}}, {"value": "score"}),
+    "quantiles": case(
+        {"name": "quantiles", "parameters": {"low": -1, "high": 1, "bins": 16}}, {"value": "score"}
+    ),
     "quantiles of odd bins": case(
-        {"name": "quantiles", "parameters": {"low": -1.1, "high": 1.3, "bins": 32, "weights": [0, 1, 2, 1, 1, 3]}},
+        {
+            "name": "quantiles",
+            "parameters": {"low": -1.1, "high": 1.3, "bins": 32, "weights": [0, 1, 2, 1, 1, 3]},
+        },
         {"value": "score"},
     ),
-    "sum": case({"name": "sum", "parameters": {"low": -1, "high": 1, "grid": 0.25}}, {"value": "score"}),
+    "sum": case(
+        {"name": "sum", "parameters": {"low": -1, "high": 1, "grid": 0.25}}, {"value": "score"}
+    ),
     "average per tick": case(
         {"name": "average", "parameters": {"low": -1, "high": 1, "grid": 0.25}}, {"value": "score"}
     ),
     "average per event": case(
-        {"name": "average", "parameters": {"low": -1, "high": 1, "grid": 0.25, "per": "event"}}, {"value": "score"}
+        {"name": "average", "parameters": {"low": -1, "high": 1, "grid": 0.25, "per": "event"}},
+        {"value": "score"},
     ),
     "periods": case(HISTOGRAM, {"key": "region"}, factorization="periods-3"),
     "periods, without end": case("count", {}, factorization="periods-3", horizon=None),
-    "pure windows": case("count", {}, factorization="pure-window-3", budget={"epsilon": 1.0, "delta": 0}),
+    "pure windows": case(
+        "count", {}, factorization="pure-window-3", budget={"epsilon": 1.0, "delta": 0}
+    ),
     "pure": case("count", {}, budget={"epsilon": 1.0, "delta": 0}),
     "terrace": case(
         HISTOGRAM,
         {"key": "region"},
-        factorization={"name": "terrace", "blocks": [3, 6], "shares": [600, 200, 224], "weights": [30000, 20000]},
+        factorization={
+            "name": "terrace",
+            "blocks": [3, 6],
+            "shares": [600, 200, 224],
+            "weights": [30000, 20000],
+        },
         budget={"epsilon": 1.0, "delta": 0},
         views=["per-tick", "last-3", "running"],
     ),
     "honaker-full": case(HISTOGRAM, {"key": "region"}, factorization="honaker-full"),
     "endless": case("count", {}, horizon=None),
-    "users": case(HISTOGRAM, {"key": "region", "user": "who"}, budget={**GAUSSIAN, "unit": "user", "max_events": 3}),
-    "discovered keys": case({"name": "discovered-keys", "parameters": {"minimum": 3}}, {"key": "region"}, budget=LARGE),
+    "users": case(
+        HISTOGRAM,
+        {"key": "region", "user": "who"},
+        budget={**GAUSSIAN, "unit": "user", "max_events": 3},
+    ),
+    "discovered keys": case(
+        {"name": "discovered-keys", "parameters": {"minimum": 3}}, {"key": "region"}, budget=LARGE
+    ),
     "discovered keys, sometimes, without end": case(
         {"name": "discovered-keys", "parameters": {"every": 4, "share": 0.25}},
         {"key": "region"},
@@ -159,7 +212,9 @@ CASES = {
         budget=LARGE,
     ),
     "discovered keys of users": case(
-        "discovered-keys", {"key": "region", "user": "who"}, budget={**LARGE, "unit": "user", "max_events": 2}
+        "discovered-keys",
+        {"key": "region", "user": "who"},
+        budget={**LARGE, "unit": "user", "max_events": 2},
     ),
     "keys of the day": case(
         {"name": "discovered-keys", "parameters": {"minimum": 3}},
@@ -190,12 +245,17 @@ CASES = {
     ),
     "post-processed": case("count", {}, postprocess=["nonnegative", "integer", "monotone"]),
     "post-processed views": case(
-        HISTOGRAM, {"key": "region"}, views=["per-tick", "last-3"], postprocess=["nonnegative", "integer"]
+        HISTOGRAM,
+        {"key": "region"},
+        views=["per-tick", "last-3"],
+        postprocess=["nonnegative", "integer"],
     ),
     "running": case("count", {}, views=["running"]),
     "running keys": case(HISTOGRAM, {"key": "region"}, views=["running"]),
     "two views": case(HISTOGRAM, {"key": "region"}, views=["per-tick", "last-3"]),
-    "two views of pure noise": case("count", {}, views=["last-3", "running"], budget={"epsilon": 1.0, "delta": 0}),
+    "two views of pure noise": case(
+        "count", {}, views=["last-3", "running"], budget={"epsilon": 1.0, "delta": 0}
+    ),
     "two views of users": case(
         HISTOGRAM,
         {"key": "region", "user": "who", "order": "seq"},
@@ -208,7 +268,9 @@ CASES = {
         budget=LARGE,
         views=["last-3", "running"],
     ),
-    "days of hours": case("count", {}, ticks=60, zone="Europe/Vienna", start="2026-03-28T20:00", views=["per-day"]),
+    "days of hours": case(
+        "count", {}, ticks=60, zone="Europe/Vienna", start="2026-03-28T20:00", views=["per-day"]
+    ),
     "quantiles and a median": case(
         {"name": "quantiles", "parameters": {"low": -1, "high": 1, "bins": 16}},
         {"value": "score"},
@@ -240,7 +302,14 @@ PERSONS = {
     "all caps of persons": case(
         HISTOGRAM,
         {"key": "region", "user": "who", "order": "seq"},
-        budget={**GAUSSIAN, "unit": "user", "max_events": 5, "max_per_tick": 2, "max_ticks": 3, "period": 4},
+        budget={
+            **GAUSSIAN,
+            "unit": "user",
+            "max_events": 5,
+            "max_per_tick": 2,
+            "max_ticks": 3,
+            "period": 4,
+        },
     ),
 }
 """Persons in periods."""
@@ -257,7 +326,10 @@ NAMED = {
         views=["per-tick"],
     ),
     "distinct users under their first keys": case(
-        {"name": "distinct-users", "parameters": {"keys": [*KEYS, "unlisted"], "max_keys": 2, "total": True}},
+        {
+            "name": "distinct-users",
+            "parameters": {"keys": [*KEYS, "unlisted"], "max_keys": 2, "total": True},
+        },
         SEQ,
         budget={**GAUSSIAN, "unit": "user"},
     ),
@@ -274,11 +346,15 @@ NAMED = {
 """Keys that nobody listed and persons that are counted, with an order that Spark needs."""
 
 
-def events_of(one: Case, number: int | None = None, people: int | None = None) -> list[dict[str, Any]]:
-    """Events inside the released ticks, as rows; times are wall times of the zone, offsets and seconds since 1970.
+def events_of(
+    one: Case, number: int | None = None, people: int | None = None
+) -> list[dict[str, Any]]:
+    """Events inside the released ticks, as rows; times are wall times of the zone, offsets and
+    seconds since 1970.
 
-    They come in the order in which a service gets them: by time, and by `seq` where that is declared; then many events
-    of a user have one time. Unlisted keys need more events than others to become public.
+    They come in the order in which a service gets them: by time, and by `seq` where that is
+    declared; then many events of a user have one time. Unlisted keys need more events than others
+    to become public.
     """
     number = number or (600 if one.declaration.query.discovery is not None else 300)
     people = people or min(150, number // 4)
@@ -302,19 +378,25 @@ def events_of(one: Case, number: int | None = None, people: int | None = None) -
                 "ts": text,
                 "instant": instant,
                 "region": [*KEYS, "unlisted"][int(generator.integers(0, 4))],
-                "place": ["1:a", "b", *KEYS, "1:a1:b"][int(generator.integers(0, 6))] if i % 50 else None,
+                "place": ["1:a", "b", *KEYS, "1:a1:b"][int(generator.integers(0, 6))]
+                if i % 50
+                else None,
                 "digit": str(i % 10),
                 "score": float(generator.integers(-8, 9)) / 8,
                 "who": f"u{int(generator.integers(0, people))}",
                 "seq": i * 7 - 1000,
             }
         )
-        rows[-1] |= {"move": rows[-1]["region"] if i % 3 else "out", "door": "in" if i % 3 else "out"}
+        rows[-1] |= {
+            "move": rows[-1]["region"] if i % 3 else "out",
+            "door": "in" if i % 3 else "out",
+        }
     return rows
 
 
 def as_found(one: Case, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows as a table has them: in any order, where the declaration says how to put them in order."""
+    """The rows as a table has them: in any order, where the declaration says how to put them in
+    order."""
     if not one.ordered:
         return rows
     return [rows[i] for i in np.random.default_rng(8).permutation(len(rows))]
@@ -324,7 +406,7 @@ def secret_of(name: str) -> Secret:
     return Secret.from_hex("5a" * 32).derive(f"{name}")
 
 
-# -- the doors --------------------------------------------------------------------------------------------------------
+# -- the doors -------------------------------------------------------------------------------------
 
 
 def check_said(one: Case, said: str) -> None:
@@ -350,7 +432,9 @@ class PlainCaps:
         who = (row["who"], (tick - 1) // self.length)
         came, kept = self.came.setdefault(who, set()), self.kept.setdefault(who, [])
         came.add(tick)
-        if (most is not None and len(kept) >= most) or (per_tick is not None and kept.count(tick) >= per_tick):
+        if (most is not None and len(kept) >= most) or (
+            per_tick is not None and kept.count(tick) >= per_tick
+        ):
             return False
         if most_ticks is not None and tick not in sorted(came)[:most_ticks]:
             return False
@@ -382,13 +466,16 @@ def by_library(one: Case, rows: list[dict[str, Any]], secret: Secret) -> Tables:
         if declaration.remembers:
             totals: TickTotals | TickEvents = TickEvents(number, [tick])
         else:
-            totals = TickTotals.dense(number, [query.encode(None, len(tick) if counting else tick)[0]])
+            totals = TickTotals.dense(
+                number, [query.encode(None, len(tick) if counting else tick)[0]]
+            )
         published += close_ticks(stream, totals, schedule.starts_of)
     tables = {"running": published}
     names = names_of(one)
     if declaration.query.publishing.own_ticks:
         tables = dict.fromkeys(names, published)
-    elif names != ["running"]:  # all views from the whole history at once, by the methods of the library
+    elif names != ["running"]:
+        # all views from the whole history at once, by the methods of the library
         releases = stream.read_back(stack_rows(*(table.numbers[:, 0] for table in published)))
         own = {
             "per-tick": releases.per_tick,
@@ -397,7 +484,11 @@ def by_library(one: Case, rows: list[dict[str, Any]], secret: Secret) -> Tables:
             "quantile-0.5": releases.running,
         }
         made = declaration.view_postprocess
-        tables |= {name: [view_table(own[name](), name, schedule, postprocess=made)] for name in names if name in own}
+        tables |= {
+            name: [view_table(own[name](), name, schedule, postprocess=made)]
+            for name in names
+            if name in own
+        }
     return {name: [row for table in tables[name] for row in rows_of(table)] for name in names}
 
 
@@ -412,7 +503,9 @@ def rows_of(table: ReleaseTable) -> Rows:
     return list(zip(*columns.values(), strict=True))
 
 
-def by_file(form: str, pieces: int = 2) -> Callable[[Case, list[dict[str, Any]], Secret, Path], Tables]:
+def by_file(
+    form: str, pieces: int = 2
+) -> Callable[[Case, list[dict[str, Any]], Secret, Path], Tables]:
     """The file door, in several runs."""
 
     def run(one: Case, rows: list[dict[str, Any]], secret: Secret, folder: Path) -> Tables:
@@ -433,12 +526,18 @@ def by_file(form: str, pieces: int = 2) -> Callable[[Case, list[dict[str, Any]],
 def with_instants(one: Case, rows: Rows) -> Rows:
     """Rows of a release file, with the starts of ticks as instants."""
     schedule = one.declaration.schedule
-    instants = {schedule.show(schedule.start_of(tick)): schedule.start_of(tick) for tick in range(1, one.ticks + 1)}
+    instants = {
+        schedule.show(schedule.start_of(tick)): schedule.start_of(tick)
+        for tick in range(1, one.ticks + 1)
+    }
     return [(tick, instants[start], *rest) for tick, start, *rest in rows]
 
 
-def by_service(one: Case, rows: list[dict[str, Any]], secret: Secret, folder: Path, place: str | None = None) -> Tables:
-    """Requests of the service, batch by batch, by the clock of the declaration; read back from the store."""
+def by_service(
+    one: Case, rows: list[dict[str, Any]], secret: Secret, folder: Path, place: str | None = None
+) -> Tables:
+    """Requests of the service, batch by batch, by the clock of the declaration; read back from the
+    store."""
     declaration = one.declaration
     schedule, columns = declaration.schedule, declaration.columns
     assert columns is not None
@@ -462,7 +561,9 @@ def by_service(one: Case, rows: list[dict[str, Any]], secret: Secret, folder: Pa
                     if event["time"].replace(".", "").isdigit():
                         event["time"] = float(event["time"])
                 body = json.dumps(events).encode()
-                (answer,) = store.accept([read_batch(declaration, body)], schedule.start_of(tick) / 1e6)
+                (answer,) = store.accept(
+                    [read_batch(declaration, body)], schedule.start_of(tick) / 1e6
+                )
                 assert isinstance(answer, Accepted), answer
             if tick % 5 == 0:  # several ticks at once: the later ones of these have no events
                 store.recover()
@@ -514,10 +615,15 @@ def write(path: Path, form: str, rows: list[dict[str, Any]]) -> None:
 
 def read(path: Path, form: str) -> Rows:
     if form == "parquet":
-        rows = ({**row, "start": row["start"].isoformat()} for row in pq.read_table(path).to_pylist())
+        rows = (
+            {**row, "start": row["start"].isoformat()} for row in pq.read_table(path).to_pylist()
+        )
         return [tuple(row[name] for name in COLUMNS) for row in rows]
     if form == "jsonl":
-        return [tuple(json.loads(line)[name] for name in COLUMNS) for line in path.read_text("utf-8").splitlines()]
+        return [
+            tuple(json.loads(line)[name] for name in COLUMNS)
+            for line in path.read_text("utf-8").splitlines()
+        ]
     with path.open(newline="", encoding="utf-8") as file:
         return [
             (
@@ -531,7 +637,8 @@ def read(path: Path, form: str) -> Rows:
 
 
 def by_frame(one: Case, rows: list[dict[str, Any]], secret: Secret, folder: Path) -> Tables:
-    """`evercount.release` of a data frame, in several calls with a state; pandas, Polars and Arrow take turns."""
+    """`evercount.release` of a data frame, in several calls with a state; pandas, Polars and Arrow
+    take turns."""
     import pandas as pd
     import polars as pl
 
@@ -549,13 +656,17 @@ def by_frame(one: Case, rows: list[dict[str, Any]], secret: Secret, folder: Path
 def by_release_db(
     one: Case, rows: list[dict[str, Any]], secret: Secret, folder: Path, place: str | None = None
 ) -> Tables:
-    """`release(db=…)` in several runs: the store, its export and the files of the runs hold one table."""
+    """`release(db=…)` in several runs: the store, its export and the files of the runs hold one
+    table."""
     schedule, path, out = one.declaration.schedule, folder / "events.parquet", folder / "db.csv"
     write(path, "parquet", as_found(one, rows))
     for piece in (1, 2):
         now = schedule.show(schedule.start_of(1 + one.ticks * piece // 2))
         places: Any = {"db": place or folder / "r.db", "out": out, "full_digits": True}
-        check_said(one, evercount.release(path, one.declaration, now=now, secret=secret, **places).guarantee)
+        check_said(
+            one,
+            evercount.release(path, one.declaration, now=now, secret=secret, **places).guarantee,
+        )
     store = Store(place or folder / "r.db")
     try:
         tables = read_store(one, store)
@@ -578,12 +689,18 @@ DOORS = {
 
 
 def by_spark_stream(
-    spark: Any, one: Case, rows: list[dict[str, Any]], secret: Secret, folder: Path, shards: int | None = None
+    spark: Any,
+    one: Case,
+    rows: list[dict[str, Any]],
+    secret: Secret,
+    folder: Path,
+    shards: int | None = None,
 ) -> Tables:
     """Spark's streaming door: files in an order that is not that of time, in two rounds."""
     (folder / "in").mkdir()
     for number, (part, closed) in enumerate(two_rounds(one, rows)):
-        files = 2 if one.ordered else 1  # two micro-batches: a user's events of one tick come in both
+        # two micro-batches: a user's events of one tick come in both
+        files = 2 if one.ordered else 1
         for file in range(files):
             write(folder / "in" / f"{number}{1 - file}.parquet", "parquet", part[::-1][file::files])
         spark_round(spark, one, secret, folder / "in", folder, closed, shards)
@@ -591,7 +708,8 @@ def by_spark_stream(
 
 
 def two_rounds(one: Case, rows: list[dict[str, Any]]) -> list[tuple[list[dict[str, Any]], int]]:
-    """The new rows of each round, and the last tick that it closes; a third of the later rows is there early."""
+    """The new rows of each round, and the last tick that it closes; a third of the later rows is
+    there early."""
     middle = one.ticks // 2
     early = [row for row in rows if one.declaration.schedule.tick_of(row["instant"]) <= middle]
     late = [row for row in rows if one.declaration.schedule.tick_of(row["instant"]) > middle]
@@ -599,18 +717,33 @@ def two_rounds(one: Case, rows: list[dict[str, Any]]) -> list[tuple[list[dict[st
 
 
 def spark_round(
-    spark: Any, one: Case, secret: Secret, events: Path, folder: Path, closed: int, shards: int | None = None
+    spark: Any,
+    one: Case,
+    secret: Secret,
+    events: Path,
+    folder: Path,
+    closed: int,
+    shards: int | None = None,
 ) -> None:
-    """One round over the Parquet files of `events`, with the store opened anew, as after a restart."""
+    """One round over the Parquet files of `events`, with the store opened anew, as after a
+    restart."""
     from evercount.spark import release_stream
 
     declaration, schedule = one.declaration, one.declaration.schedule
-    columns = "ts string, region string, place string, digit string, score double, who string, seq long"
-    stream = spark.readStream.schema(columns).options(maxFilesPerTrigger=1, maxFileAge="36500d").parquet(str(events))
+    columns = (
+        "ts string, region string, place string, digit string, score double, who string, seq long"
+    )
+    stream = (
+        spark.readStream.schema(columns)
+        .options(maxFilesPerTrigger=1, maxFileAge="36500d")
+        .parquet(str(events))
+    )
     store = Store(folder / "store.db")
     store.declare(declaration, schedule.begin / 1e6, secret, shards=shards)
     checkpoint = str(folder / "checkpoint")
-    release_stream(stream, declaration, store, checkpoint, clock=lambda: schedule.start_of(closed + 1))
+    release_stream(
+        stream, declaration, store, checkpoint, clock=lambda: schedule.start_of(closed + 1)
+    )
     store.close()
 
 
@@ -623,7 +756,9 @@ def in_store(one: Case, folder: Path) -> Tables:
     return found
 
 
-def by_spark_batch(spark: Any, one: Case, rows: list[dict[str, Any]], folder: Path, shards: int) -> Rows:
+def by_spark_batch(
+    spark: Any, one: Case, rows: list[dict[str, Any]], folder: Path, shards: int
+) -> Rows:
     """Spark's batch door."""
     from evercount.spark import release_batch
 
@@ -632,7 +767,12 @@ def by_spark_batch(spark: Any, one: Case, rows: list[dict[str, Any]], folder: Pa
     events = spark.read.parquet(str(folder / "events.parquet"))
     out = folder / "released"
     outcome = release_batch(
-        events, declaration, str(out), until=schedule.start_of(one.ticks + 1), shards=shards, run=declaration.name
+        events,
+        declaration,
+        str(out),
+        until=schedule.start_of(one.ticks + 1),
+        shards=shards,
+        run=declaration.name,
     )
     check_said(one, outcome.guarantee)
     found = [tuple(row[name] for name in COLUMNS) for row in pq.read_table(out).to_pylist()]
@@ -642,7 +782,9 @@ def by_spark_batch(spark: Any, one: Case, rows: list[dict[str, Any]], folder: Pa
     return with_instants(one, found)
 
 
-def by_log(address: str, one: Case, rows: list[dict[str, Any]], secret: Secret, folder: Path) -> Tables:
+def by_log(
+    address: str, one: Case, rows: list[dict[str, Any]], secret: Secret, folder: Path
+) -> Tables:
     """A log of NATS, in two rounds, a few messages at a time."""
     from evercount.consume import consume_log
     from evercount.consume.log_sources import LogAddress
@@ -682,14 +824,18 @@ COUNTED_ALIKE = {
     "pure windows",
     "top-k",
 }
-"""Spark counts these as `sum`, `histogram` and `count`; what the store makes of totals is the same for the service."""
-LOG_CASES = [name for name, one in CASES.items() if one.query != "occupancy" and name not in COUNTED_ALIKE]
+"""Spark counts these as `sum`, `histogram` and `count`; what the store makes of totals is the same
+for the service."""
+LOG_CASES = [
+    name for name, one in CASES.items() if one.query != "occupancy" and name not in COUNTED_ALIKE
+]
 LOG_CASES += [name for name in PERSONS if name != "person-days"]
 SPARK_CASES = [name for name in CASES if name not in REFUSED_BY_SPARK | COUNTED_ALIKE]
 OF_A_LOG = ["rollup", "users in a declared order", "discovered keys"]
 OF_SPARK = ["rollup", "average per event", "users in a declared order"]
-"""Levels, values, and users with listed cells: after that a store closes the ticks, as for the service.
-Persons and keys of the day: `test_keys_that_nobody_listed_and_persons_are_alike_in_every_door`."""
+"""Levels, values, and users with listed cells: after that a store closes the ticks, as for the
+service. Persons and keys of the day:
+`test_keys_that_nobody_listed_and_persons_are_alike_in_every_door`."""
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED_BY_SPARK))
@@ -773,7 +919,10 @@ def test_keys_that_nobody_listed_and_persons_are_alike_in_every_door(
     (tmp_path / "service").mkdir()
     assert by_service(one, rows, secret, tmp_path / "service") == expected
     (tmp_path / f"log{name.replace(' ', '')}").mkdir()
-    assert by_log(nats_address, one, rows, secret, tmp_path / f"log{name.replace(' ', '')}") == expected
+    assert (
+        by_log(nats_address, one, rows, secret, tmp_path / f"log{name.replace(' ', '')}")
+        == expected
+    )
     assert by_spark_batch(spark, one, rows, tmp_path, 3) == expected[one.declaration.main_view]
     shards = 3 if name == "person-days" else None  # only listed cells can be cut
     assert by_spark_stream(spark, one, rows, secret, tmp_path, shards) == expected
@@ -781,8 +930,11 @@ def test_keys_that_nobody_listed_and_persons_are_alike_in_every_door(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("by_spark", ["next", pytest.param("drop", marks=pytest.mark.soak)])
-def test_late_events_of_capped_users_count_alike_in_files_and_spark(by_spark: str, spark: Any, tmp_path: Path) -> None:
-    """Every third event comes after its tick was closed: it counts in the open tick, inside its user's cap."""
+def test_late_events_of_capped_users_count_alike_in_files_and_spark(
+    by_spark: str, spark: Any, tmp_path: Path
+) -> None:
+    """Every third event comes after its tick was closed: it counts in the open tick, inside its
+    user's cap."""
     tables = []
     for late in ("next", "drop"):
         one = case(
@@ -796,20 +948,30 @@ def test_late_events_of_capped_users_count_alike_in_files_and_spark(by_spark: st
         (folder / "in").mkdir(parents=True)
         rows = as_found(one, events_of(one))
         delay = itertools.cycle((2, 0, 0))
-        arrival = [min(6, schedule.tick_of(row["instant"]) + ticks) for row, ticks in zip(rows, delay, strict=False)]
+        arrival = [
+            min(6, schedule.tick_of(row["instant"]) + ticks)
+            for row, ticks in zip(rows, delay, strict=False)
+        ]
         for closed in (2, 4, 6):
-            new = [row for row, tick in zip(rows, arrival, strict=True) if closed - 2 < tick <= closed]
+            new = [
+                row for row, tick in zip(rows, arrival, strict=True) if closed - 2 < tick <= closed
+            ]
             write(folder / f"{closed}.jsonl", "jsonl", new)
             with (folder / "events.jsonl").open("ab") as file:
                 file.write((folder / f"{closed}.jsonl").read_bytes())
             now = schedule.start_of(closed + 1)
             out = str(folder / "out.jsonl")
-            release_file(Job(str(folder / "events.jsonl"), one.declaration, out, now, secret=secret))
+            release_file(
+                Job(str(folder / "events.jsonl"), one.declaration, out, now, secret=secret)
+            )
         tables.append(with_instants(one, read(folder / "out.jsonl", "jsonl")))
         if late != by_spark:
             continue
         for closed in (2, 4, 6):
-            new = [json.loads(line) for line in (folder / f"{closed}.jsonl").read_text("utf-8").splitlines()]
+            new = [
+                json.loads(line)
+                for line in (folder / f"{closed}.jsonl").read_text("utf-8").splitlines()
+            ]
             write(folder / "in" / f"{closed}.parquet", "parquet", new)
             spark_round(spark, one, secret, folder / "in", folder, closed)
         assert in_store(one, folder)["per-tick"] == tables[-1]
@@ -831,7 +993,8 @@ EVERY_FORM = [
     "days of a clock change",
     "half seconds",
 ]
-"""One case of each kind of columns and of clock: the others differ only in what becomes of their totals."""
+"""One case of each kind of columns and of clock: the others differ only in what becomes of their
+totals."""
 BY_TYPE = [
     "histogram",
     "rollup",
@@ -841,7 +1004,8 @@ BY_TYPE = [
     "days of a clock change",
     "half seconds",
 ]
-"""Of these, one for each type of a column: what rows become after they are read is the same for all forms."""
+"""Of these, one for each type of a column: what rows become after they are read is the same for all
+forms."""
 INTO_STORES = [
     "histogram",
     "users in a declared order",
@@ -851,7 +1015,13 @@ INTO_STORES = [
 ]
 """Rows are counted as from any file, and ticks closed as by the service."""
 
-READ_BACK = ["keys of the day", "post-processed", "two views of discovered keys", "quantiles and a median", "pure"]
+READ_BACK = [
+    "keys of the day",
+    "post-processed",
+    "two views of discovered keys",
+    "quantiles and a median",
+    "pure",
+]
 """What a state alone keeps of them is more than running sums."""
 EVERY_DOOR = [
     (name, door)
@@ -882,7 +1052,8 @@ OF_CSV = [
     "half seconds",
     "terrace",
 ]
-"""Each kind of cell, of caps, of clock and of view: after a row has its cell, a file is counted as any other."""
+"""Each kind of cell, of caps, of clock and of view: after a row has its cell, a file is counted as
+any other."""
 LIKE_OTHERS = {
     "average per tick": "average per event",
     "count": "hours over a clock change",
@@ -913,7 +1084,13 @@ KEPT_CASES = {
     "sqlite": [name for name in CASES if name not in LIKE_OTHERS],
     "jsonl": ["rollup", "quantiles", "users in a declared order"],
     "parquet": ["rollup", "quantiles", "users in a declared order", "half seconds"],
-    "frame": ["histogram", "users in a declared order", "days of a clock change", "keys of the day", "pure"],
+    "frame": [
+        "histogram",
+        "users in a declared order",
+        "days of a clock change",
+        "keys of the day",
+        "pure",
+    ],
     "release into a store": ["users in a declared order", "discovered keys of users", "two views"],
 }
 """What CI runs; files of other forms: one case for each type of a column."""
@@ -922,7 +1099,9 @@ KEPT_CASES = {
 def test_what_ci_leaves_out_is_seen_in_another_case() -> None:
     kept = {name for names in KEPT_CASES.values() for name in names}
     assert all(name in kept or LIKE_OTHERS[name] in KEPT_CASES["sqlite"] for name in CASES)
-    assert {CASES[name].query for name in KEPT_CASES["sqlite"]} == {one.query for one in CASES.values()} - {"sum"}
+    assert {CASES[name].query for name in KEPT_CASES["sqlite"]} == {
+        one.query for one in CASES.values()
+    } - {"sum"}
     assert "sum" in KEPT_CASES["csv"]
 
 
@@ -951,31 +1130,49 @@ def check_size(one: Case, tables: Tables) -> None:
     """The tables that are compared are not empty."""
     for name, rows in tables.items():
         if one.declaration.query.discovery is not None:
-            assert len({row[2] for row in rows}) > one.declaration.query.outputs, "some key became public"
+            assert len({row[2] for row in rows}) > one.declaration.query.outputs, (
+                "some key became public"
+            )
             continue
         ticks = {"last-3": one.ticks - 2, "per-day": 2}.get(name, one.ticks)
         assert len(rows) == ticks * (1 if name == "quantile-0.5" else one.declaration.query.outputs)
 
 
 def test_what_is_shown_by_default() -> None:
-    """New events per tick where a clock closes the ticks; else running totals, and where differences mean nothing."""
+    """New events per tick where a clock closes the ticks; else running totals, and where
+    differences mean nothing."""
     shown = {name: one.declaration.main_view for name, one in CASES.items()}
-    running = {"average per tick", "average per event", "sums of users", "post-processed", "running", "running keys"}
-    running |= {"occupancy of users", "occupancy, without a cap", "discovered keys, sometimes, without end"}
+    running = {
+        "average per tick",
+        "average per event",
+        "sums of users",
+        "post-processed",
+        "running",
+        "running keys",
+    }
+    running |= {
+        "occupancy of users",
+        "occupancy, without a cap",
+        "discovered keys, sometimes, without end",
+    }
     first = {
         "two views of pure noise": "last-3",
         "two views of discovered keys": "last-3",
         "days of hours": "per-day",
         "keys of the day of users": "per-day",
     }
-    assert shown == {name: "running" if name in running else first.get(name, "per-tick") for name in CASES}
+    assert shown == {
+        name: "running" if name in running else first.get(name, "per-tick") for name in CASES
+    }
     by_hand = {"name": "x", "query": "count", "budget": GAUSSIAN}
     assert StreamDeclaration.from_dict(by_hand).main_view == "running"
     assert StreamDeclaration.from_dict({**by_hand, "views": ["per-tick"]}).main_view == "per-tick"
 
 
 @pytest.mark.parametrize("name", soak_but(["all caps of persons"], PERSONS))
-def test_service_and_files_count_persons_in_periods_as_the_library_does(name: str, tmp_path: Path) -> None:
+def test_service_and_files_count_persons_in_periods_as_the_library_does(
+    name: str, tmp_path: Path
+) -> None:
     one = PERSONS[name]
     rows, secret = events_of(one, 1000, 50), secret_of(name)
     expected = by_library(one, rows, secret)
@@ -995,7 +1192,9 @@ def test_service_and_files_count_persons_in_periods_as_the_library_does(name: st
         itertools.product(EVERY_FORM, [by_service, by_release_db]),
     ),
 )
-def test_postgresql_publishes_the_same_table(name: str, door: Any, tmp_path: Path, postgres: Any) -> None:
+def test_postgresql_publishes_the_same_table(
+    name: str, door: Any, tmp_path: Path, postgres: Any
+) -> None:
     one = CASES[name]
     rows, secret = events_of(one, 60), secret_of(name)
     expected = by_library(one, rows, secret)
@@ -1043,4 +1242,6 @@ def test_declarations_survive_toml_and_json(tmp_path: Path) -> None:
     for one in CASES.values():
         path.write_text(one.declaration.to_toml(), "utf-8")
         assert read_declarations(path) == [one.declaration]
-        assert StreamDeclaration.from_dict(json.loads(one.declaration.canonical())) == one.declaration
+        assert (
+            StreamDeclaration.from_dict(json.loads(one.declaration.canonical())) == one.declaration
+        )

@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 
 from evercount import Budget, Secret, Stream
-from evercount.errors import AlreadyReleased, EvercountError, HorizonReached, InputError, ParameterError
+from evercount.errors import (
+    AlreadyReleased,
+    EvercountError,
+    HorizonReached,
+    InputError,
+    ParameterError,
+)
 from evercount.factorizations import ENDLESS, FACTORIZATIONS
 from evercount.factorizations.laplace_choice import PURE, PURE_ENDLESS
 from evercount.queries import QUERIES
@@ -16,7 +22,13 @@ from small_queries import SMALL, TICKS, small, ticks_of
 
 GAUSSIAN = Budget(1.0, 1e-6)
 PURE_BUDGET = Budget(1.0, 0.0)
-REFUSALS = ("l1 sensitivity", "is not private", "values", "cannot have noise of", "omit the factorization")
+REFUSALS = (
+    "l1 sensitivity",
+    "is not private",
+    "values",
+    "cannot have noise of",
+    "omit the factorization",
+)
 
 
 def source(text: str) -> dict[str, Any]:
@@ -25,11 +37,15 @@ def source(text: str) -> dict[str, Any]:
 
 DEFAULTS = {False: "balanced", True: "bridge"}
 CELLS = ("count", "histogram", "discovered-keys")
-"""One cell, some, and cells that get names: they run on every factorization, all others on the defaults."""
+"""One cell, some, and cells that get names: they run on every factorization, all others on the
+defaults."""
 
 
 def combinations() -> list[tuple[str, str, bool]]:
-    engines = {False: (*FACTORIZATIONS, "periods-3"), True: (*PURE, "terrace", *PURE_ENDLESS, "pure-window-3")}
+    engines = {
+        False: (*FACTORIZATIONS, "periods-3"),
+        True: (*PURE, "terrace", *PURE_ENDLESS, "pure-window-3"),
+    }
     return [
         (query, engine, pure)
         for query in QUERIES
@@ -42,7 +58,9 @@ def combinations() -> list[tuple[str, str, bool]]:
 def opened(query: str, engine: str, pure: bool, replay: bool = True) -> Stream:
     endless = engine in PURE_ENDLESS
     given = source(f"{query} {engine}") | {"replay": replay}
-    return Stream(small(query), PURE_BUDGET if pure else GAUSSIAN, None if endless else TICKS, engine, **given)
+    return Stream(
+        small(query), PURE_BUDGET if pure else GAUSSIAN, None if endless else TICKS, engine, **given
+    )
 
 
 @pytest.mark.parametrize(("query", "engine", "pure"), combinations())
@@ -62,12 +80,16 @@ def test_one_way_to_release_a_tick(query: str, engine: str, pure: bool) -> None:
         release = stream.step(tick, tick=number)
         assert release.values.tolist() == whole.rows[number - 1].tolist()
         assert release.stds.tolist() == whole.stds[number - 1].tolist()
-        assert stream.step(tick, tick=number).values.tolist() == release.values.tolist(), "a retry reads it back"
+        assert stream.step(tick, tick=number).values.tolist() == release.values.tolist(), (
+            "a retry reads it back"
+        )
         if number == 3:
             blob = stream.snapshot()
             stream.close()
             stream = Stream.restore(blob)
-            assert stream.step(tick, tick=number).values.tolist() == release.values.tolist(), "also after a restore"
+            assert stream.step(tick, tick=number).values.tolist() == release.values.tolist(), (
+                "also after a restore"
+            )
     # refusals change nothing
     state = stream.snapshot()
     with pytest.raises(AlreadyReleased):
@@ -85,7 +107,12 @@ def test_one_way_to_release_a_tick(query: str, engine: str, pure: bool) -> None:
 
 @pytest.mark.parametrize(
     ("query", "engine"),
-    [(name, engine) for name in QUERIES for engine in ENDLESS if name in CELLS or engine == ENDLESS[0]],
+    [
+        (name, engine)
+        for name in QUERIES
+        for engine in ENDLESS
+        if name in CELLS or engine == ENDLESS[0]
+    ],
 )
 def test_streams_without_end(query: str, engine: str) -> None:
     if "stream" in SMALL[query]:

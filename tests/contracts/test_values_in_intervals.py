@@ -1,4 +1,5 @@
-"""Every published value lies in its own interval: all queries of the registry, their views, and all estimates."""
+"""Every published value lies in its own interval: all queries of the registry, their views, and all
+estimates."""
 
 from __future__ import annotations
 
@@ -58,7 +59,12 @@ def of_releases(releases: Releases, level: float) -> Iterator[Ends]:
                 continue
             yield from ((f"{name} {key.key}", key.value, key.low, key.high) for key in keys)
     try:
-        views = [releases.running(), releases.per_tick(), releases.last(3), releases.spans("two", [1, 5], [6, 10])]
+        views = [
+            releases.running(),
+            releases.per_tick(),
+            releases.last(3),
+            releases.spans("two", [1, 5], [6, 10]),
+        ]
     except ParameterError:  # windows, averages per event and whatever was post-processed
         return
     for view in views:
@@ -71,7 +77,11 @@ def of_view(view: View, level: float) -> Iterator[Ends]:
         try:
             yield from of_view(view.compare(*view.cells[:2]), level)
         except ParameterError:
-            assert view._errors.query.name in ("degree-sequence", "high-degree", "degree-histogram"), "no covariance"
+            assert view._errors.query.name in (
+                "degree-sequence",
+                "high-degree",
+                "degree-histogram",
+            ), "no covariance"
         yield from of_view(view.only(view.cells[0]), level)
     elif "compared" not in view.name:
         apart = Difference(view, view)
@@ -91,7 +101,9 @@ def built(query: Query, budget: Budget) -> Stream:
 
 
 @pytest.mark.parametrize(
-    "budget", soak_but(LITTLE[:2], LITTLE), ids=lambda budget: f"{budget.epsilon:g}-{budget.delta:g}"
+    "budget",
+    soak_but(LITTLE[:2], LITTLE),
+    ids=lambda budget: f"{budget.epsilon:g}-{budget.delta:g}",
 )
 @pytest.mark.parametrize("name", QUERIES)
 def test_values_of_every_query(name: str, budget: Budget) -> None:
@@ -120,14 +132,17 @@ def test_values_after_postprocessing(query: Query, names: tuple[str, ...]) -> No
 
 @pytest.mark.parametrize("epsilon", soak_but([0.2], [0.2, 2.0]))
 def test_discovered_keys(epsilon: float) -> None:
-    """Keys just above their threshold, others that are clear, and `other` near 0: at all ticks and in all views."""
+    """Keys just above their threshold, others that are clear, and `other` near 0: at all ticks and
+    in all views."""
     budget = Budget(epsilon, 0.1)
     found = 0
     for minimum in (1, 20):
         stream = Stream(DiscoveredKeys(minimum=minimum), budget, TICKS)
         assert stream.thresholds is not None
         near = int(stream.thresholds.at(1))
-        ticks = [["a"] * 10 * near + [f"k{i}" for i in range(40) for _ in range(near)]] + [[]] * (TICKS - 1)
+        ticks = [["a"] * 10 * near + [f"k{i}" for i in range(40) for _ in range(near)]] + [[]] * (
+            TICKS - 1
+        )
         releases = stream.run(ticks)
         assert len(releases.labels) > 12, "many keys are public"
         for level in LEVELS:
@@ -138,12 +153,14 @@ def test_discovered_keys(epsilon: float) -> None:
 def test_released_tables() -> None:
     """What files and the service publish."""
     stream = Stream(Histogram(5), LITTLE[0], TICKS)
-    (table,) = close_ticks(stream, TickTotals.dense(1, np.zeros((TICKS, 5), np.int64)), lambda first, n: [None] * n)
+    (table,) = close_ticks(
+        stream, TickTotals.dense(1, np.zeros((TICKS, 5), np.int64)), lambda first, n: [None] * n
+    )
     value, _, low, high = np.moveaxis(table.numbers, 1, 0)
     assert check(iter([("table", value, low, high)])) == 5 * TICKS
 
 
-# -- estimates of graphs, rare events and local answers --------------------------------------------------------------
+# -- estimates of graphs, rare events and local answers --------------------------------------------
 
 
 def released_graph(vertices: int, edges: list[tuple[int, int]], std: float, seed: int) -> CutGraph:
@@ -158,11 +175,16 @@ def released_graph(vertices: int, edges: list[tuple[int, int]], std: float, seed
 @pytest.mark.parametrize("vertices", soak_but([2, 16, 17, 40], [2, 3, 8, 16, 17, 40]))
 @pytest.mark.parametrize("std", [0.0, 0.3, 20.0])
 def test_extreme_cuts(vertices: int, std: float) -> None:
-    """The lightest cut of a noisy graph is far below 0, and no true one is: 40 vertices had −637 in [0, 103]."""
+    """The lightest cut of a noisy graph is far below 0, and no true one is: 40 vertices had −637 in
+    [0, 103]."""
     for seed in range(3):
         graph = released_graph(vertices, list(pairwise(range(vertices))), std, seed)
         for level in LEVELS:
-            for cut in (graph.min_cut(level=level), graph.max_cut(level=level), graph.sparsest_cut(level=level)):
+            for cut in (
+                graph.min_cut(level=level),
+                graph.max_cut(level=level),
+                graph.sparsest_cut(level=level),
+            ):
                 check(iter([("cut", cut.value, cut.low, cut.high)]))
                 assert cut.value >= 0
 
@@ -179,7 +201,9 @@ def test_extreme_cuts_of_a_stream() -> None:
     [
         (method, most, delta)
         for (method, most), delta in zip(
-            product([None, "partition", "plain", "constant"], [None, 5, 400]), cycle([0.0, 1e-6]), strict=False
+            product([None, "partition", "plain", "constant"], [None, 5, 400]),
+            cycle([0.0, 1e-6]),
+            strict=False,
         )
     ],
 )
@@ -203,6 +227,8 @@ def test_local_estimates(form: Form, seed: int) -> None:
     server.add_entries(simulate(server.plan, np.full(200, 0.6), Secret.from_hex(f"{seed:064x}")))
     estimate = server.estimate()
     found = [
-        (f"f({t})", estimate.f(t), *estimate.f_interval(t, level)) for t in np.linspace(0, 1, 41) for level in LEVELS
+        (f"f({t})", estimate.f(t), *estimate.f_interval(t, level))
+        for t in np.linspace(0, 1, 41)
+        for level in LEVELS
     ]
     assert check(iter(found)) == 41 * len(LEVELS)

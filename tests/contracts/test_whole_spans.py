@@ -1,7 +1,8 @@
-"""A part of a week is never published as a week, whichever way a stream is read: files, store, service, frames.
+"""A part of a week is never published as a week, whichever way a stream is read: files, store,
+service, frames.
 
-Ten events a day and key from a Wednesday on; a key that joins on a Thursday; a renewal on a Friday. So each week has
-seventy events of each key, and whatever shows less shows a part.
+Ten events a day and key from a Wednesday on; a key that joins on a Thursday; a renewal on a Friday.
+So each week has seventy events of each key, and whatever shows less shows a part.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ OPTIONS: dict[str, Any] = {
     "views": ["per-week", "per-tick", "last-7"],
 }
 MONDAYS = {"first": ["01-12", "01-19", "01-26"], "second": ["02-09", "02-16"]}
-"""The whole weeks of the first stream and of its successor; the first week of the new key is that of January 19."""
+"""The whole weeks of the first stream and of its successor; the first week of the new key is that
+of January 19."""
 
 pytestmark = pytest.mark.filterwarnings("ignore:epsilon=1000")
 
@@ -61,7 +63,16 @@ def run_all(**more: Any) -> Any:
     table = None
     for now, options in RUNS.items():
         write_events(now)
-        table = release("events.csv", now=now, horizon=HORIZON, renew=True, out="w.csv", **OPTIONS, **options, **more)
+        table = release(
+            "events.csv",
+            now=now,
+            horizon=HORIZON,
+            renew=True,
+            out="w.csv",
+            **OPTIONS,
+            **options,
+            **more,
+        )
     return table
 
 
@@ -70,7 +81,10 @@ def rows_of(path: str) -> list[tuple[str, str, float]]:
 
 
 def rows_in(text: str) -> list[tuple[str, str, float]]:
-    return [(row["start"][5:10], row["cell"], float(row["value"])) for row in csv.DictReader(io.StringIO(text))]
+    return [
+        (row["start"][5:10], row["cell"], float(row["value"]))
+        for row in csv.DictReader(io.StringIO(text))
+    ]
 
 
 def weeks_of(number: str) -> list[tuple[str, str, float]]:
@@ -112,7 +126,10 @@ def check_service() -> None:
     service = Service(WatchedStore("s.db"), admin=HEADERS["Authorization"].removeprefix("Bearer "))
     with served(service) as client:
         client.headers.update(HEADERS)
-        for name, number, days in (("w", "first", last_days(START, 30)), ("w-2", "second", last_days(RENEWED, 18))):
+        for name, number, days in (
+            ("w", "first", last_days(START, 30)),
+            ("w-2", "second", last_days(RENEWED, 18)),
+        ):
             address = f"/v1/streams/{name}/releases"
             assert rows_in(client.get(f"{address}.csv").text) == weeks_of(number)
             assert rows_in(client.get(f"{address}.csv?view=per-week").text) == weeks_of(number)
@@ -138,11 +155,16 @@ def test_frames_show_whole_weeks_only() -> None:
     days = [START + timedelta(days=day, hours=9) for day in range(20) for _ in range(10)]
     frame = pd.DataFrame({"ts": days, "region": "a"})
     table = release(frame, now="2026-01-27", **OPTIONS)
-    assert [(f"{row.start:%m-%d}", row.value) for row in table] == [("01-12", WEEK), ("01-19", WEEK)]
+    assert [(f"{row.start:%m-%d}", row.value) for row in table] == [
+        ("01-12", WEEK),
+        ("01-19", WEEK),
+    ]
     assert table.views["last-7"].to_pandas()["value"].tolist() == [WEEK] * 14
 
 
-def test_a_stream_without_a_whole_week_is_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_without_a_whole_week_is_warned_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     write_events("2026-01-14")
     with pytest.warns(UserWarning, match="view 'per-week' will never have a number"):

@@ -1,7 +1,8 @@
-"""The key of the noise is the whole declaration: every field of it is in the key, or is here with the reason why not.
+"""The key of the noise is the whole declaration: every field of it is in the key, or is here with
+the reason why not.
 
-Two streams of one secret whose keys are the same have the same noise. If they count different things, the difference of
-their releases is that of their data, without noise.
+Two streams of one secret whose keys are the same have the same noise. If they count different
+things, the difference of their releases is that of their data, without noise.
 """
 
 from __future__ import annotations
@@ -26,7 +27,14 @@ from evercount.errors import ParameterError
 from evercount.factorizations import factorization
 from evercount.mechanisms.noise_stream import declaration_fingerprint
 from evercount.privacy import TimeRange
-from evercount.queries import EXAMPLE_PARAMETERS, QUERIES, DistinctUsers, PrefixQuery, Query, register_encoder
+from evercount.queries import (
+    EXAMPLE_PARAMETERS,
+    QUERIES,
+    DistinctUsers,
+    PrefixQuery,
+    Query,
+    register_encoder,
+)
 
 SECRET = Secret.from_hex("7d" * 32)
 
@@ -37,7 +45,7 @@ def key_of(stream: Stream) -> str:
     return stream._parameters.noise.key.hex()
 
 
-# -- the fields of a declaration ---------------------------------------------------------------------------------------
+# -- the fields of a declaration -------------------------------------------------------------------
 
 PERSONS: Change = {
     "name": "visits",
@@ -77,7 +85,11 @@ IN_THE_KEY: list[tuple[str, Change, Change]] = [
     ("columns", PERSONS, {"columns": {"time": "when", "key": "district", "user": "who"}}),
     ("columns", EVENTS, {"columns": None}),
     ("revise_for", EVENTS, {"late": "revise", "revise_for": 2, "noise_for": []}),
-    ("revise_for", {**EVENTS, "late": "revise", "revise_for": 2, "noise_for": []}, {"revise_for": 3}),
+    (
+        "revise_for",
+        {**EVENTS, "late": "revise", "revise_for": 2, "noise_for": []},
+        {"revise_for": 3},
+    ),
     ("carry_caps", CHAIN, {"carry_caps": True}),
     ("postprocess", EVENTS, {"postprocess": ["nonnegative"]}),
     ("noise_for", PERSONS, {"noise_for": ["running"]}),
@@ -85,13 +97,22 @@ IN_THE_KEY: list[tuple[str, Change, Change]] = [
 NOT_IN_THE_KEY: dict[str, tuple[Change, str]] = {
     "name": (
         {"name": "other"},
-        "it says nothing about events; the same data published twice under two names are one release, not two draws",
+        (
+            "it says nothing about events; the same data published twice under two names are one "
+            "release, not two draws"
+        ),
     ),
     "description": ({"description": "of all"}, "a text for readers"),
-    "late": ({"late": "next"}, "drop and next may change while the stream runs, and the stream goes on"),
+    "late": (
+        {"late": "next"},
+        "drop and next may change while the stream runs, and the stream goes on",
+    ),
     "wait": ({"wait": "2h"}, "it may change while the stream runs"),
     "public": ({"public": True}, "who may read what is released"),
-    "views": ({"views": ["last-24"]}, "post-processing, which may change at any time; `noise_for` is in the key"),
+    "views": (
+        {"views": ["last-24"]},
+        "post-processing, which may change at any time; `noise_for` is in the key",
+    ),
 }
 
 
@@ -127,7 +148,14 @@ def test_a_declaration_takes_secrets_only() -> None:
             StreamDeclaration.from_dict(table).build(secret="7d" * 32)  # type: ignore[arg-type]
 
 
-ALL_COLUMNS = {"time": "t", "key": "k", "value": "v", "user": "u", "levels": ("a", "b"), "order": "o"}
+ALL_COLUMNS = {
+    "time": "t",
+    "key": "k",
+    "value": "v",
+    "user": "u",
+    "levels": ("a", "b"),
+    "order": "o",
+}
 
 
 def test_every_column_is_in_the_key() -> None:
@@ -143,11 +171,13 @@ def test_every_column_is_in_the_key() -> None:
         changed = ("a", "c") if name == "levels" else "other"
         keys.append(secret_of({**ALL_COLUMNS, name: changed}))
         if name not in ("time", "user"):
-            keys.append(secret_of({one: column for one, column in ALL_COLUMNS.items() if one != name}))
+            keys.append(
+                secret_of({one: column for one, column in ALL_COLUMNS.items() if one != name})
+            )
     assert len(set(keys)) == len(keys)
 
 
-# -- budgets, time ranges, arguments of a stream -----------------------------------------------------------------------
+# -- budgets, time ranges, arguments of a stream ---------------------------------------------------
 
 BUDGET = Budget(0.5, 1e-6, unit="user", max_events=6, max_per_tick=2, max_ticks=3, period=7)
 BUDGETS: Change = {
@@ -171,8 +201,14 @@ def test_every_field_of_a_budget_is_in_the_key() -> None:
         budgets.append(Budget(**{**declared, **without, name: value}))
     keys = {key_of(Stream(Count(), budget, 100, secret=SECRET, replay=True)) for budget in budgets}
     assert len(keys) == len(budgets)
-    weeks = [Budget(0.5, 1e-6, unit="user", max_per_tick=1, period="1w", period_ticks=ticks) for ticks in (168, 169)]
-    of_weeks = {key_of(Stream(Count(), week, 400, secret=SECRET, replay=True, period_of=one_period)) for week in weeks}
+    weeks = [
+        Budget(0.5, 1e-6, unit="user", max_per_tick=1, period="1w", period_ticks=ticks)
+        for ticks in (168, 169)
+    ]
+    of_weeks = {
+        key_of(Stream(Count(), week, 400, secret=SECRET, replay=True, period_of=one_period))
+        for week in weeks
+    }
     assert len(of_weeks) == len(weeks)
 
 
@@ -200,7 +236,13 @@ def ranged(during: TimeRange | None) -> Stream:
 
 def test_every_field_of_a_time_range_but_its_end_is_in_the_key() -> None:
     """The end follows from the start and the horizon, but for changes in the rules of a zone."""
-    assert {field.name for field in fields(TimeRange)} == {"start", "end", "ticks", "periods", "chain"}
+    assert {field.name for field in fields(TimeRange)} == {
+        "start",
+        "end",
+        "ticks",
+        "periods",
+        "chain",
+    }
     keys = {key_of(ranged(during)) for during in (None, *RANGES)}
     assert len(keys) == 1 + len(RANGES)
     assert key_of(ranged(TimeRange(0, 2000, "10", "7 UTC 0", "chain"))) in keys
@@ -217,12 +259,19 @@ STREAM_IN_THE_KEY: list[tuple[str, Change, Change]] = [
     ("views", {}, {"views": ["per-tick"]}),
     ("during", {}, {"during": RANGE}),
     ("revise_for", {}, {"revise_for": 3}),
-    ("period_of", {**WEEKS, "period_of": lambda tick: (tick - 1) // 7}, {"period_of": lambda tick: (tick + 2) // 7}),
+    (
+        "period_of",
+        {**WEEKS, "period_of": lambda tick: (tick - 1) // 7},
+        {"period_of": lambda tick: (tick + 2) // 7},
+    ),
 ]
 STREAM_NOT_IN_THE_KEY = {
     "replay": "a replay repeats the noise, and says that it must not be published",
     "ledger": "where the budget is spent",
-    "part": "the cells of all parts are numbered together: parts are the whole stream, and those that overlap refuse",
+    "part": (
+        "the cells of all parts are numbered together: parts are the whole stream, and those that "
+        "overlap refuse"
+    ),
 }
 PLAIN: Change = {"query": Count(), "budget": Budget(1, 1e-6), "horizon": 100, "secret": SECRET}
 
@@ -253,7 +302,7 @@ def test_a_stream_that_goes_on_keeps_its_key() -> None:
     assert key_of(again) == key
 
 
-# -- queries -----------------------------------------------------------------------------------------------------------
+# -- queries ---------------------------------------------------------------------------------------
 
 START = [list(edge) for edge in combinations(range(6), 2)]
 GRAPH: Change = {
@@ -271,7 +320,11 @@ OTHER_VALUES: dict[str, Change] = {
     "count": {"most_per_tick": 5},
     "cuts": {"vertices": 51, "weights": "signed", "grid": 0.5, "swap": "same edge"},
     "discovered-keys": {"every": 2, "minimum": 2, "share": 0.25},
-    "distinct-users": {"keys": ["a"], "max_keys": (2, {"keys": ["a", "b"]}), "total": (True, {"keys": ["a", "b"]})},
+    "distinct-users": {
+        "keys": ["a"],
+        "max_keys": (2, {"keys": ["a", "b"]}),
+        "total": (True, {"keys": ["a", "b"]}),
+    },
     "episodes": {"alphabet": "abd", "max_length": 4, "weights": [1, 2, 3]},
     "substrings": {"alphabet": "abd", "max_length": 4, "weights": [1, 2, 3]},
     "histogram": {
@@ -282,7 +335,13 @@ OTHER_VALUES: dict[str, Change] = {
         "weights": {"north": 2},
         "added": ["east"],
     },
-    "top-k": {"keys": ["a", "b", "c"], "k": 1, "max_keys_per_event": 2, "removals": True, "unknown": "other"},
+    "top-k": {
+        "keys": ["a", "b", "c"],
+        "k": 1,
+        "max_keys_per_event": 2,
+        "removals": True,
+        "unknown": "other",
+    },
     "k-stars": {**GRAPH, "k": 3},
     "high-degree": {**GRAPH, "tau": 4},
     "spanning-forest": {
@@ -301,7 +360,12 @@ OTHER_VALUES: dict[str, Change] = {
         "labels": ["x", "y"],
     },
     "quantiles": {"low": 1.0, "high": 101.0, "bins": 32, "weights": [1, 1, 1, 1, 1, 1, 2]},
-    "rollup": {"paths": [["a", "b"], ["a", "c"]], "weights": [1, 2, 1], "unknown": "other", "added": [[["x", "y"]]]},
+    "rollup": {
+        "paths": [["a", "b"], ["a", "c"]],
+        "weights": [1, 2, 1],
+        "unknown": "other",
+        "added": [[["x", "y"]]],
+    },
     "sum": {"low": -1.0, "high": 2.0, "grid": 0.5},
 }
 
@@ -353,7 +417,10 @@ def test_queries_of_equal_parameters_differ() -> None:
     """Four queries that count other things, with the same words."""
     same = {"keys": ["a", "b"]}
     names = ("histogram", "distinct-users", "active-users", "occupancy")
-    assert len({declaration_fingerprint(of(QUERIES[name](**same)), ENGINE, 1.0) for name in names}) == 4
+    assert (
+        len({declaration_fingerprint(of(QUERIES[name](**same)), ENGINE, 1.0) for name in names})
+        == 4
+    )
 
 
 def shifted(by: int) -> Callable[[Any], list[int]]:
@@ -372,13 +439,30 @@ class Scaled:
 
 
 def test_own_encoders_of_one_path_have_independent_noise() -> None:
-    """Lambdas of one line, closures, defaults and objects have one name; a set has another order in every process."""
+    """Lambdas of one line, closures, defaults and objects have one name; a set has another order in
+    every process."""
     adding, doubling = (lambda events: [len(events)]), (lambda events: [2 * len(events)])
     weighted = [lambda events, by=by: [by * len(events)] for by in (1, 2)]
-    encoders: list[Callable[..., Any]] = [adding, doubling, *weighted, shifted(1), shifted(2), Scaled(1), Scaled(2)]
+    encoders: list[Callable[..., Any]] = [
+        adding,
+        doubling,
+        *weighted,
+        shifted(1),
+        shifted(2),
+        Scaled(1),
+        Scaled(2),
+    ]
     encoders += [Scaled(1).method, Scaled(2).method, partial(_ones, "a"), partial(_ones, "b")]
     keys = {
-        key_of(Stream(PrefixQuery(one, 1, {"add-remove": 1}), Budget(1, 1e-6), 9, secret=SECRET, replay=True))
+        key_of(
+            Stream(
+                PrefixQuery(one, 1, {"add-remove": 1}),
+                Budget(1, 1e-6),
+                9,
+                secret=SECRET,
+                replay=True,
+            )
+        )
         for one in encoders
     }
     assert len(keys) == len(encoders)
@@ -417,13 +501,15 @@ def test_own_queries_of_one_name_have_independent_noise() -> None:
     assert key(own_query(0, long)) != key(own_query(0, other))
 
 
-# -- what is published -------------------------------------------------------------------------------------------------
+# -- what is published -----------------------------------------------------------------------------
 
 
 def rows(hour: int) -> pd.DataFrame:
     times = [f"2026-01-0{day} {hour:02d}:30" for day in range(5, 9) for _ in range(day)]
     place = np.arange(len(times))
-    return pd.DataFrame({"t": times, "first": place % 2, "second": place % 3 % 2}).astype({"first": str, "second": str})
+    return pd.DataFrame({"t": times, "first": place % 2, "second": place % 3 % 2}).astype(
+        {"first": str, "second": str}
+    )
 
 
 def test_two_releases_on_one_secret_do_not_differ_by_their_data() -> None:
@@ -440,10 +526,14 @@ def test_two_releases_on_one_secret_do_not_differ_by_their_data() -> None:
         "keys": ["0", "1"],
         "secret": SECRET,
     }
-    released = [evercount.release(table, key=key, **common).numbers[:, 0] for key in ("first", "second")]
+    released = [
+        evercount.release(table, key=key, **common).numbers[:, 0] for key in ("first", "second")
+    ]
     counts = []
     for key in ("first", "second"):
-        counts.append(table.groupby([table.t.str[:10], key]).size().unstack(fill_value=0).to_numpy())
+        counts.append(
+            table.groupby([table.t.str[:10], key]).size().unstack(fill_value=0).to_numpy()
+        )
     errors = [values - count for values, count in zip(released, counts, strict=True)]
     assert not np.allclose(released[0] - released[1], counts[0] - counts[1])
     assert not np.allclose(errors[0], errors[1])
@@ -452,7 +542,12 @@ def test_two_releases_on_one_secret_do_not_differ_by_their_data() -> None:
 def test_a_ledger_tells_streams_apart_as_their_noise_does() -> None:
     """The identity by which a store refuses a second stream with the same noise."""
     week = StreamDeclaration.from_dict(PERSONS)
-    other = StreamDeclaration.from_dict({**PERSONS, "columns": {**PERSONS["columns"], "key": "district"}})
-    prints = [identify(one.build(secret=SECRET, replay=True), one.noise_secret(SECRET)) for one in (week, other, week)]
+    other = StreamDeclaration.from_dict(
+        {**PERSONS, "columns": {**PERSONS["columns"], "key": "district"}}
+    )
+    prints = [
+        identify(one.build(secret=SECRET, replay=True), one.noise_secret(SECRET))
+        for one in (week, other, week)
+    ]
     assert prints[0] == prints[2] != prints[1]
     assert DistinctUsers().identity() == ["distinct-users", DistinctUsers().parameters()]

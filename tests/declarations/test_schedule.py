@@ -9,11 +9,25 @@ import numpy as np
 import pytest
 
 from evercount.declarations import schedule
-from evercount.declarations.schedule import EPOCH, UNITS, Schedule, microseconds, parse_tick, parse_time
+from evercount.declarations.schedule import (
+    EPOCH,
+    UNITS,
+    Schedule,
+    microseconds,
+    parse_tick,
+    parse_time,
+)
 from evercount.errors import ParameterError
 
 HOUR, DAY = UNITS["h"], UNITS["d"]
-ZONES = ["UTC", "Europe/Vienna", "America/New_York", "Australia/Lord_Howe", "Africa/Casablanca", "Asia/Kathmandu"]
+ZONES = [
+    "UTC",
+    "Europe/Vienna",
+    "America/New_York",
+    "Australia/Lord_Howe",
+    "Africa/Casablanca",
+    "Asia/Kathmandu",
+]
 
 
 def instant(text: str) -> int:
@@ -36,7 +50,9 @@ def test_durations(text: str, expected: tuple[int, bool] | None) -> None:
     assert parse_tick(text) == expected
 
 
-@pytest.mark.parametrize("text", ["", "0h", "-1h", "1.5h", "1y", "h", "1", "999999999w", "1h30m", "5ms", None, 7])
+@pytest.mark.parametrize(
+    "text", ["", "0h", "-1h", "1.5h", "1y", "h", "1", "999999999w", "1h30m", "5ms", None, 7]
+)
 def test_durations_that_are_none(text: object) -> None:
     with pytest.raises(ParameterError, match="tick length"):
         parse_tick(text)
@@ -48,9 +64,21 @@ def test_times_that_are_not_one_instant_are_refused() -> None:
         parse_time("2026-03-29T02:30", vienna, "--start")
     with pytest.raises(ParameterError, match="happens twice"):
         parse_time("2026-10-25T02:30", vienna, "--start")
-    assert parse_time("2026-10-25T02:30+01:00", vienna, "--start") == instant("2026-10-25T01:30+00:00")
+    assert parse_time("2026-10-25T02:30+01:00", vienna, "--start") == instant(
+        "2026-10-25T01:30+00:00"
+    )
     assert parse_time("2026-07-01", vienna, "--start") == instant("2026-06-30T22:00+00:00")
-    for text in ("yesterday", "2026-13-01", "2026", "1767225600000", "", 123, True, None, float("nan")):
+    for text in (
+        "yesterday",
+        "2026-13-01",
+        "2026",
+        "1767225600000",
+        "",
+        123,
+        True,
+        None,
+        float("nan"),
+    ):
         with pytest.raises(ParameterError, match="ISO 8601"):
             parse_time(text, vienna, "--end")
     with pytest.raises(ParameterError, match="time zone"):
@@ -85,7 +113,8 @@ def test_a_day_of_a_clock_change_has_23_or_25_hours() -> None:
 
 @pytest.mark.parametrize("start", ["2026-03-28T02:30", "2026-10-24T02:30"])
 def test_a_boundary_inside_a_clock_change(start: str) -> None:
-    """02:30 does not exist or happens twice on the second day: one boundary all the same, and time never goes back."""
+    """02:30 does not exist or happens twice on the second day: one boundary all the same, and time
+    never goes back."""
     clock = Schedule.of("1d", start, "Europe/Vienna")
     instants = np.arange(clock.start, clock.start + 4 * DAY, UNITS["m"])
     ticks = np.asarray([clock.tick_of(int(t)) for t in instants])
@@ -93,7 +122,9 @@ def test_a_boundary_inside_a_clock_change(start: str) -> None:
     for tick in range(1, 5):
         first = int(instants[np.argmax(ticks == tick)])
         assert clock.start_of(tick) == first
-    wall = datetime.fromtimestamp(clock.start_of(2) / 1e6, ZoneInfo("Europe/Vienna")).strftime("%H:%M %z")
+    wall = datetime.fromtimestamp(clock.start_of(2) / 1e6, ZoneInfo("Europe/Vienna")).strftime(
+        "%H:%M %z"
+    )
     assert wall == ("03:00 +0200" if "03-28" in start else "02:30 +0200")
 
 
@@ -120,7 +151,11 @@ def test_wall_times_in_sql(zone: str) -> None:
     duckdb = pytest.importorskip("duckdb")
     clock = Schedule.of("1h", "2026-01-05T00:00+00:00", zone)
     tz = ZoneInfo(zone)
-    changes = [p.since + p.offset + k * UNITS["m"] for p in clock.pieces()[1:9] for k in range(-150, 151, 7)]
+    changes = [
+        p.since + p.offset + k * UNITS["m"]
+        for p in clock.pieces()[1:9]
+        for k in range(-150, 151, 7)
+    ]
     walls = [*changes, *range(clock.start, clock.start + 700 * DAY, 5 * HOUR + 1)]
     expected = []
     for wall in walls:
@@ -128,13 +163,19 @@ def test_wall_times_in_sql(zone: str) -> None:
         back = naive.replace(tzinfo=tz).astimezone(UTC)
         same = back.astimezone(tz).replace(tzinfo=None) == naive
         expected.append(microseconds(back) if same else None)
-    got = duckdb.connect().execute(f"SELECT {clock.sql_instant('w')} FROM (SELECT unnest(?) AS w)", [walls]).fetchall()
+    got = (
+        duckdb.connect()
+        .execute(f"SELECT {clock.sql_instant('w')} FROM (SELECT unnest(?) AS w)", [walls])
+        .fetchall()
+    )
     assert [row[0] for row in got] == expected
     assert (None in expected) == (len(clock.pieces()) > 1)
 
 
 @pytest.mark.parametrize("zone", ZONES)
-def test_a_tick_looks_up_the_years_that_it_needs(zone: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tick_looks_up_the_years_that_it_needs(
+    zone: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whatever was asked before: the changes that are known are the first ones of a century."""
     looked_up: list[int] = []
     offset = schedule._offset

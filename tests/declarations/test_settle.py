@@ -1,4 +1,5 @@
-"""`settle` fits the noise of a stream once: no home of it fits again, however often it is opened or declared again."""
+"""`settle` fits the noise of a stream once: no home of it fits again, however often it is opened or
+declared again."""
 
 from __future__ import annotations
 
@@ -40,7 +41,9 @@ PERSONS: dict[str, Any] = {
 }
 EVENTS = {**PERSONS, "budget": {"epsilon": 1.0, "delta": 0.0}, "columns": {"time": "when"}}
 TOTALS = {**EVENTS, "views": ["running"]}
-WAYS = pytest.mark.parametrize("table", [PERSONS, EVENTS, TOTALS], ids=["persons", "events", "totals"])
+WAYS = pytest.mark.parametrize(
+    "table", [PERSONS, EVENTS, TOTALS], ids=["persons", "events", "totals"]
+)
 
 
 class Fits:
@@ -91,14 +94,20 @@ def test_a_declaration_is_data(table: dict[str, Any], fits: Fits) -> None:
     assert fits.since() == []
     settled = settle(declared)
     assert "choice" in fits.since()
-    for same in (settled, Settled.from_dict(json.loads(settled.canonical())), settled.started(START * 10**6)):
+    for same in (
+        settled,
+        Settled.from_dict(json.loads(settled.canonical())),
+        settled.started(START * 10**6),
+    ):
         same.build(secret=insecure_secret(1), replay=True)
     assert fits.since() == []
 
 
 @WAYS
 @pytest.mark.parametrize("home", ["state", "out", "db", "db and out"])
-def test_a_second_release_fits_nothing(table: dict[str, Any], home: str, tmp_path: Path, fits: Fits) -> None:
+def test_a_second_release_fits_nothing(
+    table: dict[str, Any], home: str, tmp_path: Path, fits: Fits
+) -> None:
     places = {name: str(tmp_path / name) for name in ("state", "db")}
     places["out"] = str(tmp_path / "daily.csv")
     kept = {name: places[name] for name in home.split(" and ")}
@@ -116,15 +125,22 @@ def test_a_second_release_fits_nothing(table: dict[str, Any], home: str, tmp_pat
 
 
 def test_a_state_that_names_no_noise_has_that_of_its_stream(tmp_path: Path, fits: Fits) -> None:
-    """Before all noise was named, a declaration with the noise of running totals said none; its stream did."""
-    declared, file, state = StreamDeclaration.from_dict(TOTALS), events(tmp_path), tmp_path / "state"
+    """Before all noise was named, a declaration with the noise of running totals said none; its
+    stream did."""
+    declared, file, state = (
+        StreamDeclaration.from_dict(TOTALS),
+        events(tmp_path),
+        tmp_path / "state",
+    )
     evercount.release(file, declared, end="2026-01-06", state=str(state))
     kept = unpack(state.read_bytes())
     assert kept["declaration"]["factorization"] == kept["stream"]["factorization"]
     kept["declaration"]["factorization"] = None
     state.write_bytes(pack(kept))
     fits.since()
-    assert len(evercount.release(file, declared, end="2026-01-11", state=str(state)).to_pandas()) == 10
+    assert (
+        len(evercount.release(file, declared, end="2026-01-11", state=str(state)).to_pandas()) == 10
+    )
     assert fits.since() == []
 
 
@@ -132,7 +148,9 @@ def test_a_store_that_names_no_noise_has_that_of_its_stream(
     tmp_path: Path, fits: Fits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def as_before(settled: Settled) -> str:
-        return json.dumps({**settled.to_dict(), "factorization": None}, sort_keys=True, separators=(",", ":"))
+        return json.dumps(
+            {**settled.to_dict(), "factorization": None}, sort_keys=True, separators=(",", ":")
+        )
 
     with monkeypatch.context() as before, closing(Store(tmp_path / "a.db")) as store:
         before.setattr(Settled, "canonical", as_before)
@@ -145,7 +163,9 @@ def test_a_store_that_names_no_noise_has_that_of_its_stream(
 
 
 @WAYS
-def test_a_service_that_starts_again_fits_nothing(table: dict[str, Any], tmp_path: Path, fits: Fits) -> None:
+def test_a_service_that_starts_again_fits_nothing(
+    table: dict[str, Any], tmp_path: Path, fits: Fits
+) -> None:
     now, declared = START + 3.5 * DAY, StreamDeclaration.from_dict(table)
     store = Store(tmp_path / "a.db")
     store.declare(declared, now)
@@ -160,13 +180,18 @@ def test_a_service_that_starts_again_fits_nothing(table: dict[str, Any], tmp_pat
         assert live.closed == 3
         service.store.close_ticks(live, 2, now + 2 * DAY)
         assert service.store.published(live, 0, 5, range(1)).numbers.shape[0] == 5
-        other = StreamDeclaration.from_dict({**table, "budget": {**table["budget"], "epsilon": 0.5}})
+        other = StreamDeclaration.from_dict(
+            {**table, "budget": {**table["budget"], "epsilon": 0.5}}
+        )
         with pytest.raises(Conflict):
             service.declare([other])
     finally:
         service.store.close()
     watched = WatchedStore(tmp_path / "a.db")
-    assert watched.facts_of(watched.streams["visits"]).factorization.spec == live.declaration.factorization
+    assert (
+        watched.facts_of(watched.streams["visits"]).factorization.spec
+        == live.declaration.factorization
+    )
     watched.database.close()
     assert fits.since() == []
 
@@ -198,8 +223,13 @@ class Log:
 
 
 @WAYS
-def test_a_consumer_that_starts_again_fits_nothing(table: dict[str, Any], tmp_path: Path, fits: Fits) -> None:
-    bodies = [json.dumps({"when": f"2026-01-0{day}T10:00:00Z", "who": "p"}).encode() for day in range(1, 8)]
+def test_a_consumer_that_starts_again_fits_nothing(
+    table: dict[str, Any], tmp_path: Path, fits: Fits
+) -> None:
+    bodies = [
+        json.dumps({"when": f"2026-01-0{day}T10:00:00Z", "who": "p"}).encode()
+        for day in range(1, 8)
+    ]
     for started, days in enumerate((3, 5, 7)):
         now = int((START + (days + 0.5) * DAY) * 10**6)
         declared = StreamDeclaration.from_dict(table)

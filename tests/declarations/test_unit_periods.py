@@ -1,4 +1,5 @@
-"""Periods of persons that are lengths of the calendar: whole ticks, and none longer than the noise was made for."""
+"""Periods of persons that are lengths of the calendar: whole ticks, and none longer than the noise
+was made for."""
 
 from __future__ import annotations
 
@@ -11,7 +12,12 @@ import pytest
 from evercount import Budget, Count
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.schedule import Schedule
-from evercount.declarations.unit_periods import period_of, periods_named, sql_period, with_period_ticks
+from evercount.declarations.unit_periods import (
+    period_of,
+    periods_named,
+    sql_period,
+    with_period_ticks,
+)
 from evercount.engine.user_counting import UserCaps
 from evercount.errors import ParameterError
 from evercount.privacy import TimeRange
@@ -35,8 +41,11 @@ def unit(period: Any) -> Budget:
         ("30m", "1d", "Australia/Lord_Howe", "2026-01-01", 49),
     ],
 )
-def test_periods_are_whole_ticks_and_none_is_longer(tick: str, period: str, zone: str, start: str, ticks: int) -> None:
-    """Over a year: the number grows by one at ticks that begin a period of the calendar, and is constant between."""
+def test_periods_are_whole_ticks_and_none_is_longer(
+    tick: str, period: str, zone: str, start: str, ticks: int
+) -> None:
+    """Over a year: the number grows by one at ticks that begin a period of the calendar, and is
+    constant between."""
     schedule = Schedule.of(tick, start, zone)
     budget = with_period_ticks(unit(period), schedule)
     assert budget.period_ticks == ticks
@@ -47,7 +56,11 @@ def test_periods_are_whole_ticks_and_none_is_longer(tick: str, period: str, zone
     for one in range(1, last):
         number = numbered(one)
         seen[number] = seen.get(number, 0) + 1
-        assert periods.tick_of(schedule.start_of(one)) == periods.tick_of(schedule.start_of(one + 1) - 1) == number + 1
+        assert (
+            periods.tick_of(schedule.start_of(one))
+            == periods.tick_of(schedule.start_of(one + 1) - 1)
+            == number + 1
+        )
     assert max(seen.values()) == ticks
     assert list(seen) == list(range(len(seen)))
 
@@ -104,13 +117,19 @@ def test_periods_with_one_name_are_the_same() -> None:
         for period in ("1d", "1w", 7, 24)
     ]
     named = [
-        (periods_named(Budget(1.0, 1e-6, unit="user", max_events=1, period=period), schedule), schedule, period)
+        (
+            periods_named(Budget(1.0, 1e-6, unit="user", max_events=1, period=period), schedule),
+            schedule,
+            period,
+        )
         for schedule, period in schedules
     ]
     since = Schedule.of("1d", "2026-08-01").begin
 
     def borders(schedule: Schedule, period: int | str) -> set[int]:
-        divided = schedule if isinstance(period, int) else Schedule(period, schedule.begin, schedule.zone)
+        divided = (
+            schedule if isinstance(period, int) else Schedule(period, schedule.begin, schedule.zone)
+        )
         step = period if isinstance(period, int) else 1
         first = divided.tick_of(since) // step
         starts = {divided.start_of(1 + (first + number) * step) for number in range(-1, 60)}
@@ -140,8 +159,12 @@ def test_periods_in_sql_are_those_of_python(tick: str, start: str, zone: str) ->
         caps = UserCaps.of(Count(), budget, period_of(budget, schedule))
         assert caps is not None
         sql = sql_period(budget, schedule, "place", until=schedule.start_of(2001))
-        rows = duckdb.connect().execute(f"SELECT {sql} FROM (SELECT unnest(range(1, 2001))::INTEGER AS place)")
-        assert [number for (number,) in rows.fetchall()] == [caps.period_of(one) for one in range(1, 2001)]
+        rows = duckdb.connect().execute(
+            f"SELECT {sql} FROM (SELECT unnest(range(1, 2001))::INTEGER AS place)"
+        )
+        assert [number for (number,) in rows.fetchall()] == [
+            caps.period_of(one) for one in range(1, 2001)
+        ]
     assert sql_period(Budget(1.0, 1e-9, unit="user", max_events=1), schedule, "place") == "0"
 
 
@@ -151,14 +174,16 @@ def test_periods_in_sql_are_those_of_python(tick: str, start: str, zone: str) ->
     [
         ("UTC", "2026-01-01"),
         (VIENNA, "2026-01-01T05:00"),
-        ("America/Havana", "2026-01-01"),  # the clock skips midnight in March and shows it twice in November
+        # the clock skips midnight in March and shows it twice in November
+        ("America/Havana", "2026-01-01"),
         ("Africa/Cairo", "2026-01-01"),
         ("Australia/Lord_Howe", "2026-01-01"),
         ("Pacific/Apia", "2011-06-01"),  # 30 December was left out
     ],
 )
 def test_the_last_period_ends_where_the_calendar_says(period: str, zone: str, start: str) -> None:
-    """`TimeRange.whole`, which knows the text alone, against the schedule, at every hour of a year."""
+    """`TimeRange.whole`, which knows the text alone, against the schedule, at every hour of a
+    year."""
     hours, periods = Schedule.of("30m", start, zone), Schedule.of(period, start, zone)
     named = periods_named(unit(period), hours)
     later = 0

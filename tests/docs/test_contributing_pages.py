@@ -1,4 +1,5 @@
-"""The pages for contributors are followed: their changes are made in a copy of the tree, and their tests run there."""
+"""The pages for contributors are followed: their changes are made in a copy of the tree, and their
+tests run there."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ COPIED = ("src", "tests", "tools", "docs/queries.md", "pyproject.toml")
 
 @dataclass(frozen=True)
 class Edit:
-    """A fence `diff`: the file, the one line that must be there once, and the lines that follow it, or replace it."""
+    """A fence `diff`: the file, the one line that must be there once, and the lines that follow it,
+    or replace it."""
 
     file: str
     line: str
@@ -60,7 +62,9 @@ def test_the_places_of_the_page_are_there() -> None:
     assert len(edits()) == 9
     for edit in edits():
         edit.apply((ROOT / edit.file).read_text(encoding="utf-8"))
-    assert list(new_files()) == [f"src/evercount/queries/threshold.{ending}" for ending in ("py", "proof.md")]
+    assert list(new_files()) == [
+        f"src/evercount/queries/threshold.{ending}" for ending in ("py", "proof.md")
+    ]
 
 
 @pytest.fixture
@@ -86,14 +90,23 @@ def run(folder: Path, line: str) -> tuple[int, str]:
     words = ["-m", "evercount", *rest] if program == "evercount" else rest
     environment = {**os.environ, "PYTHONPATH": str(folder / "src")}
     done = subprocess.run(
-        [sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True, check=False
+        [sys.executable, *words],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     return done.returncode, done.stdout + done.stderr
 
 
 @pytest.mark.slow
 def test_a_stranger_who_follows_the_page_has_a_query(followed: Path) -> None:
-    lines = [line for line in PAGE.splitlines() if line.startswith(("evercount audit", "python -m pytest"))]
+    lines = [
+        line
+        for line in PAGE.splitlines()
+        if line.startswith(("evercount audit", "python -m pytest"))
+    ]
     attack, first, second = lines
     code, said = run(followed, attack)
     assert code == 0, said
@@ -109,7 +122,9 @@ def test_a_stranger_who_follows_the_page_has_a_query(followed: Path) -> None:
     assert "test_every_query_is_in_the_table" not in failed
 
     path = followed / "src" / "evercount" / "queries" / "threshold.py"
-    path.write_text(path.read_text(encoding="utf-8").replace("return 2.0 if", "return 1.0 if"), encoding="utf-8")
+    path.write_text(
+        path.read_text(encoding="utf-8").replace("return 2.0 if", "return 1.0 if"), encoding="utf-8"
+    )
     code, said = run(followed, attack)
     assert code != 0, "the page says that this claim is refuted"
     assert run(followed, f"{first} -n 0 -p no:cacheprovider")[0] == 1
@@ -119,19 +134,29 @@ def test_the_picture_is_what_the_imports_are() -> None:
     assert architecture.main(["--check"]) == 0
 
 
-def test_another_import_changes_the_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_import_changes_the_picture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     copy = tmp_path / "evercount"
-    shutil.copytree(architecture.SOURCE, copy, ignore=shutil.ignore_patterns("__pycache__", "static"))
+    shutil.copytree(
+        architecture.SOURCE, copy, ignore=shutil.ignore_patterns("__pycache__", "static")
+    )
     monkeypatch.setattr(architecture, "SOURCE", copy)
     assert architecture.picture() == architecture.PICTURE.read_text(encoding="utf-8")
     module = copy / "words.py"
-    module.write_text(module.read_text(encoding="utf-8") + "\nfrom evercount.mechanisms import calibrate\n")
+    module.write_text(
+        module.read_text(encoding="utf-8") + "\nfrom evercount.mechanisms import calibrate\n"
+    )
     assert architecture.main(["--check"]) == 1
 
 
 def test_imports_for_types_alone_are_no_arrows() -> None:
     import ast
 
-    text = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from evercount.cli import app\n"
+    text = (
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from evercount.cli import app\n"
+    )
     assert architecture.imported(ast.parse(text)) == set()
-    assert architecture.imported(ast.parse("def f():\n    from evercount.cli import app\n")) == {"cli"}
+    assert architecture.imported(ast.parse("def f():\n    from evercount.cli import app\n")) == {
+        "cli"
+    }

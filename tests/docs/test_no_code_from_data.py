@@ -1,4 +1,5 @@
-"""No name from a request, a file, a snapshot or a database becomes code: what the linter cannot see is checked here."""
+"""No name from a request, a file, a snapshot or a database becomes code: what the linter cannot see
+is checked here."""
 
 from __future__ import annotations
 
@@ -13,7 +14,15 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src/evercount"
 BY_NAME = {"getattr", "setattr", "delattr", "hasattr", "import_module", "__import__", "find_spec"}
-ALWAYS = {"eval", "exec", "compile", "globals", "spec_from_file_location", "exec_module", "module_from_spec"}
+ALWAYS = {
+    "eval",
+    "exec",
+    "compile",
+    "globals",
+    "spec_from_file_location",
+    "exec_module",
+    "module_from_spec",
+}
 
 ALLOWED = {
     # fields of the class itself, by dataclasses.fields
@@ -28,7 +37,8 @@ ALLOWED = {
     "engine/write_table.py: import_module(name)": 1,
     # libraries that the type of the parameter lists
     "files/source.py: import_module(name)": 1,
-    # the program that a person asks to have audited, typed on the command line of that person's own shell
+    # the program that a person asks to have audited, typed on the command line of that person's own
+    # shell
     "audit/doors.py: getattr(importlib.import_module(module), name)": 1,
     "audit/doors.py: import_module(module)": 1,
     "audit/doors.py: hasattr(candidate, part)": 1,
@@ -39,17 +49,28 @@ ALLOWED = {
 
 
 def look_ups(source: str) -> list[str]:
-    """The calls of a module that turn a name into code or an attribute, but for names written out in the call."""
+    """The calls of a module that turn a name into code or an attribute, but for names written out
+    in the call."""
     found = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call):
             called = node.func
             name = (
-                called.id if isinstance(called, ast.Name) else called.attr if isinstance(called, ast.Attribute) else ""
+                called.id
+                if isinstance(called, ast.Name)
+                else called.attr
+                if isinstance(called, ast.Attribute)
+                else ""
             )
-            if isinstance(called, ast.Attribute) and name == "compile" and ast.unparse(called.value) == "re":
+            if (
+                isinstance(called, ast.Attribute)
+                and name == "compile"
+                and ast.unparse(called.value) == "re"
+            ):
                 continue
-            asked = node.args[0 if name in {"import_module", "__import__", "find_spec"} else 1 :][:1]
+            asked = node.args[0 if name in {"import_module", "__import__", "find_spec"} else 1 :][
+                :1
+            ]
             literal = bool(asked) and isinstance(asked[0], ast.Constant)
             if name in ALWAYS or (name in BY_NAME and not literal):
                 found.append(f"{name}({', '.join(map(ast.unparse, node.args))})")
@@ -102,9 +123,21 @@ def test_planted_look_ups_are_seen(planted: str) -> None:
 def test_the_linter_refuses_what_is_planted(planted: str, rule: str) -> None:
     ruff = shutil.which("ruff", path=str(Path(sys.executable).parent)) or shutil.which("ruff")
     assert ruff is not None, "ruff belongs to the development requirements"
-    command = [ruff, "check", "--output-format", "concise", "--stdin-filename", "src/evercount/queries/planted.py", "-"]
-    told = subprocess.run(command, input=planted, capture_output=True, text=True, cwd=ROOT, check=False).stdout
+    command = [
+        ruff,
+        "check",
+        "--output-format",
+        "concise",
+        "--stdin-filename",
+        "src/evercount/queries/planted.py",
+        "-",
+    ]
+    told = subprocess.run(
+        command, input=planted, capture_output=True, text=True, cwd=ROOT, check=False
+    ).stdout
     assert rule in told, told
     room = [part.replace("queries", "noise") for part in command]
-    allowed = subprocess.run(room, input=planted, capture_output=True, text=True, cwd=ROOT, check=False).stdout
+    allowed = subprocess.run(
+        room, input=planted, capture_output=True, text=True, cwd=ROOT, check=False
+    ).stdout
     assert ("TID251" in allowed) is False

@@ -1,4 +1,5 @@
-"""How many files an engineer meets on the paths of CONTRIBUTING.md: more of them are a decision, not an accident."""
+"""How many files an engineer meets on the paths of CONTRIBUTING.md: more of them are a decision,
+not an accident."""
 
 from __future__ import annotations
 
@@ -17,8 +18,12 @@ SAID = re.search(
 WAYS = (executed_files.step, executed_files.post, executed_files.row)
 
 
-@pytest.mark.parametrize(("way", "place"), list(zip(WAYS, (1, 2, 3), strict=True)), ids=("step", "post", "row"))
-def test_a_path_runs_through_no_more_files_than_the_page_says(way: Callable[[], set[str]], place: int) -> None:
+@pytest.mark.parametrize(
+    ("way", "place"), list(zip(WAYS, (1, 2, 3), strict=True)), ids=("step", "post", "row")
+)
+def test_a_path_runs_through_no_more_files_than_the_page_says(
+    way: Callable[[], set[str]], place: int
+) -> None:
     assert SAID is not None
     files = way()
     assert 0 < len(files) <= int(SAID[place]), "\n".join(sorted(files))

@@ -37,7 +37,11 @@ def test_the_threat_model_is_linked(page: str) -> None:
 
 
 def test_every_party_of_the_security_page_is_in_the_threat_model() -> None:
-    text = (ROOT / "docs" / "security.md").read_text(encoding="utf-8").partition("| who | has | may |")[2]
+    text = (
+        (ROOT / "docs" / "security.md")
+        .read_text(encoding="utf-8")
+        .partition("| who | has | may |")[2]
+    )
     roles = re.findall(r"^\| (\w+) \|", text.partition("\n\n")[0], re.MULTILINE)
     model = (ROOT / "docs" / "explanation" / "threat-model.md").read_text(encoding="utf-8")
     assert roles == ["reader", "writer", "admin", "operator", "program"]

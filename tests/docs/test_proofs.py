@@ -1,4 +1,5 @@
-"""Machine-checked lemmas: nothing is assumed, the table names what is there, and Coq agrees where it is installed."""
+"""Machine-checked lemmas: nothing is assumed, the table names what is there, and Coq agrees where
+it is installed."""
 
 from __future__ import annotations
 
@@ -45,7 +46,13 @@ def test_the_table_names_tests_and_proofs_that_are_there() -> None:
 
 
 def test_axioms_are_read() -> None:
-    printed = "Closed under the global context\nAxioms:\nA.B.false_is_true : False\nC.long_name\n  : forall x, x\n"
+    printed = (
+        "Closed under the global context\n"
+        "Axioms:\n"
+        "A.B.false_is_true : False\n"
+        "C.long_name\n"
+        "  : forall x, x\n"
+    )
     assert axioms(printed) == {"false_is_true", "long_name"}
 
 
@@ -59,12 +66,18 @@ def test_coq_agrees(path: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("coqc") is None, reason="needs Coq: apt-get install coq")
 def test_a_wrong_lemma_is_refused(tmp_path: Path) -> None:
-    """Planted: noise of discrepancies with the wrong sign, a bound that is too small, and an axiom in disguise."""
+    """Planted: noise of discrepancies with the wrong sign, a bound that is too small, and an axiom
+    in disguise."""
     terrace = (FOLDER / "Terrace.v").read_text(encoding="utf-8")
     wrong = {
         "Sign.v": terrace.replace("fun b => z b + sum d b.", "fun b => z b - sum d b."),
-        "Bound.v": terrace.replace("<= (n0 + rates levels) * size d ticks.", "<= rates levels * size d ticks."),
-        "Hidden.v": "Require Import Classical.\nLemma x : forall p : Prop, p \\/ ~ p. Proof. exact classic. Qed.\n",
+        "Bound.v": terrace.replace(
+            "<= (n0 + rates levels) * size d ticks.", "<= rates levels * size d ticks."
+        ),
+        "Hidden.v": (
+            "Require Import Classical.\n"
+            "Lemma x : forall p : Prop, p \\/ ~ p. Proof. exact classic. Qed.\n"
+        ),
     }
     faults = {}
     for name, text in wrong.items():

@@ -1,4 +1,5 @@
-"""docs/queries.md: its tables are what the command prints, and every query has a row and an example."""
+"""docs/queries.md: its tables are what the command prints, and every query has a row and an
+example."""
 
 from __future__ import annotations
 
@@ -13,7 +14,17 @@ from query_table import examples, show
 PAGE = (Path(__file__).parents[2] / "docs" / "queries.md").read_text(encoding="utf-8")
 
 
-AT_ONCE = ("count", "histogram", "rollup", "sum", "average", "quantiles", "distinct-users", "top-k", "marginals")
+AT_ONCE = (
+    "count",
+    "histogram",
+    "rollup",
+    "sum",
+    "average",
+    "quantiles",
+    "distinct-users",
+    "top-k",
+    "marginals",
+)
 
 
 def test_lines_of_quick_queries_are_what_the_command_prints() -> None:

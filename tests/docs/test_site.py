@@ -17,7 +17,10 @@ ROOT = Path(__file__).parents[2]
 
 def test_reference_pages_are_what_the_code_says():
     done = subprocess.run(
-        [sys.executable, ROOT / "tools" / "reference.py", "--check"], capture_output=True, text=True, check=False
+        [sys.executable, ROOT / "tools" / "reference.py", "--check"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
 
@@ -55,7 +58,9 @@ def test_site_builds_without_a_warning(tmp_path):
     proof = (tmp_path / "site" / "proofs" / "factorizations-dense.html").read_text(encoding="utf-8")
     assert 'id="6-how-far-from-the-best"' in proof, "anchors are what others cite"
     assert "assets/katex/katex.min.js" in proof
-    assert "katex.min.js" not in (tmp_path / "site" / "tutorial" / "flights.html").read_text(encoding="utf-8")
+    assert "katex.min.js" not in (tmp_path / "site" / "tutorial" / "flights.html").read_text(
+        encoding="utf-8"
+    )
 
 
 def test_site_refuses_a_broken_link(tmp_path):
@@ -66,7 +71,11 @@ def test_site_refuses_a_broken_link(tmp_path):
     configuration = "site_name: a\nvalidation: {links: {not_found: warn}}\n"
     (tmp_path / "mkdocs.yml").write_text(configuration, encoding="utf-8")
     done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict"], cwd=tmp_path, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "mkdocs", "build", "--strict"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode != 0
     assert "gone.md" in done.stderr
@@ -79,7 +88,8 @@ def test_the_list_of_decisions_is_complete():
 
 
 FORMULA = re.compile(
-    r"^```math\n(.*?)^```|(?<![\\$\w])\$([^\s$](?:[^$\n]*[^\s$])?)\$(?![\w$])", re.MULTILINE | re.DOTALL
+    r"^```math\n(.*?)^```|(?<![\\$\w])\$([^\s$](?:[^$\n]*[^\s$])?)\$(?![\w$])",
+    re.MULTILINE | re.DOTALL,
 )
 KATEX = """
 const katex = require(process.argv[1]), [macros, formulas] = JSON.parse(require("fs").readFileSync(0, "utf8"));
@@ -92,18 +102,22 @@ for (const [page, text] of formulas) {
   try { katex.renderToString(text, options); } catch (error) { console.warn(error.message); }
 }
 console.log(JSON.stringify(wrong));
-"""
+"""  # noqa: E501
 
 
 def unreadable(formulas: list[tuple[str, str]]) -> list[str]:
     """What KaTeX says of the formulas that it cannot typeset."""
     node = shutil.which("node")
     if node is None:
-        pytest.skip("node is not installed: KaTeX cannot be asked whether it can typeset the formulas")
+        pytest.skip(
+            "node is not installed: KaTeX cannot be asked whether it can typeset the formulas"
+        )
     asked = [node, "-e", KATEX, ROOT / "docs" / "assets" / "katex" / "katex.min.js"]
     from site_pages import MACROS
 
-    done = subprocess.run(asked, input=json.dumps([MACROS, formulas]), capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        asked, input=json.dumps([MACROS, formulas]), capture_output=True, text=True, check=True
+    )
     return json.loads(done.stdout)
 
 
@@ -111,7 +125,10 @@ def test_every_formula_can_be_typeset():
     formulas = []
     for page in (*(ROOT / "docs").rglob("*.md"), *(ROOT / "src").rglob("*.proof.md")):
         text = re.sub(
-            r"^```(?!math).*?^```|`[^`\n]+`", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE
+            r"^```(?!math).*?^```|`[^`\n]+`",
+            "",
+            page.read_text(encoding="utf-8"),
+            flags=re.DOTALL | re.MULTILINE,
         )
         found = [(page.name, display or inline) for display, inline in FORMULA.findall(text)]
         formulas += found

@@ -1,7 +1,8 @@
 """Every snippet of README and docs is executed, or stands in a list with the reason why it is not.
 
-Fences `python` and `sh` run in order, in one empty folder for each page. A fence `console` runs what follows `$` and
-compares the output (`…` stands for what differs from run to run). All other fences and indented blocks are only shown.
+Fences `python` and `sh` run in order, in one empty folder for each page. A fence `console` runs
+what follows `$` and compares the output (`…` stands for what differs from run to run). All other
+fences and indented blocks are only shown.
 """
 
 from __future__ import annotations
@@ -38,17 +39,30 @@ READ_ELSEWHERE = {
 }
 """Fences of other languages, and what becomes of them."""
 COMMAND = re.compile(
-    r"^ *(?:\$ |\* \* )?(?:evercount|python3?|pip|uv|make|curl|createdb|podman|from|import|\.)(?: |\b)|^\S+ \* \* "
+    r"^ *(?:\$ |\* \* )?(?:evercount|python3?|pip|uv|make|curl|createdb|podman|from|import|\.)(?: "
+    r"|\b)|^\S+ \* \* "
 )
 SHOWN = {
-    ("README.md", "make run"): "it installs a whole environment; tests/service starts the demonstration",
+    (
+        "README.md",
+        "make run",
+    ): "it installs a whole environment; tests/service starts the demonstration",
     ("README.md", "make test"): "it would run this test",
     ("README.md", ". .venv/bin/activate"): "a habit of the reader's shell",
     ("docs/tutorial/flights.md", ". .venv/bin/activate"): "a habit of the reader's shell",
     ("CONTRIBUTING.md", "make "): "a list of commands; CI runs them",
-    ("RELEASING.md", "make release-check"): "an hour; tests/package/test_release_check.py runs its parts",
-    ("docs/contributing/first-query.md", "evercount audit sensitivity"): "tests/docs/test_contributing_pages.py",
-    ("docs/contributing/first-query.md", "python -m pytest"): "tests/docs/test_contributing_pages.py",
+    (
+        "RELEASING.md",
+        "make release-check",
+    ): "an hour; tests/package/test_release_check.py runs its parts",
+    (
+        "docs/contributing/first-query.md",
+        "evercount audit sensitivity",
+    ): "tests/docs/test_contributing_pages.py",
+    (
+        "docs/contributing/first-query.md",
+        "python -m pytest",
+    ): "tests/docs/test_contributing_pages.py",
     ("docs/audit.md", "evercount audit mechanism count --all"): "some minutes",
     ("docs/audit.md", "python tools/audit_table.py"): "ten minutes and more: 1,736 combinations",
     ("docs/audit.md", 'evercount audit replay histogram -p keys=\'["a","b"]\' --interface spark'): (
@@ -65,15 +79,31 @@ SHOWN = {
     ("docs/howto/log.md", "pip install"): "it needs a package registry",
     ("docs/howto/log.md", "evercount consume"): "it needs a broker; tests/consume runs the command",
     ("docs/howto/airflow.md", "from datetime"): "the first line of the block that imports Airflow",
-    ("docs/howto/airflow.md", "from airflow"): "Airflow is not a dependency; the function that it calls runs above",
+    (
+        "docs/howto/airflow.md",
+        "from airflow",
+    ): "Airflow is not a dependency; the function that it calls runs above",
     ("docs/howto/airflow.md", "from dagster"): "nor is Dagster",
-    ("docs/paper.md", "evercount reproduce --out DIR"): "half an hour; tests/reproduce runs each item in a small size",
+    (
+        "docs/paper.md",
+        "evercount reproduce --out DIR",
+    ): "half an hour; tests/reproduce runs each item in a small size",
     ("docs/scale.md", "pip install"): "it needs a package registry",
-    ("docs/scale.md", "evercount spark"): "it needs Java; tests/spark/test_spark_command.py runs the command",
-    ("docs/scale.md", "from evercount.spark import release_stream"): "Java; tests/spark/test_stream_release.py",
-    ("docs/scale.md", "from evercount.spark import release_batch"): "Java; tests/spark/test_batch_release.py",
+    (
+        "docs/scale.md",
+        "evercount spark",
+    ): "it needs Java; tests/spark/test_spark_command.py runs the command",
+    (
+        "docs/scale.md",
+        "from evercount.spark import release_stream",
+    ): "Java; tests/spark/test_stream_release.py",
+    (
+        "docs/scale.md",
+        "from evercount.spark import release_batch",
+    ): "Java; tests/spark/test_batch_release.py",
 }
-"""What is shown and not executed: page, how the line begins, and why. Lines `evercount serve` are started below."""
+"""What is shown and not executed: page, how the line begins, and why. Lines `evercount serve` are
+started below."""
 
 
 def name_of(page: Path) -> str:
@@ -82,14 +112,24 @@ def name_of(page: Path) -> str:
 
 def shown_blocks(text: str) -> list[str]:
     """The blocks of a page that are not executed, without the indentation."""
-    fences = [body for language, body in FENCE.findall(text) if language not in (*EXECUTED, *READ_ELSEWHERE)]
+    fences = [
+        body
+        for language, body in FENCE.findall(text)
+        if language not in (*EXECUTED, *READ_ELSEWHERE)
+    ]
     rest = FENCE.sub("", text)
-    return [*fences, *(re.sub(r"^ {4}", "", block, flags=re.MULTILINE) for block in INDENTED.findall(rest))]
+    return [
+        *fences,
+        *(re.sub(r"^ {4}", "", block, flags=re.MULTILINE) for block in INDENTED.findall(rest)),
+    ]
 
 
 def shown_commands(text: str) -> list[str]:
-    """The lines of these blocks that begin like a command; a line that ends with a backslash goes on."""
-    lines = [line for block in shown_blocks(text) for line in block.replace("\\\n", " ").splitlines()]
+    """The lines of these blocks that begin like a command; a line that ends with a backslash goes
+    on."""
+    lines = [
+        line for block in shown_blocks(text) for line in block.replace("\\\n", " ").splitlines()
+    ]
     return [line.strip() for line in lines if COMMAND.match(line)]
 
 
@@ -105,17 +145,24 @@ def test_what_is_not_executed_has_a_reason() -> None:
         text = page.read_text(encoding="utf-8")
         assert without_a_reason(name_of(page), text) == [], page.name
         for language, _ in FENCE.findall(text):
-            assert language in (*EXECUTED, *READ_ELSEWHERE, "text"), f"{page.name} has a fence of kind {language!r}"
+            assert language in (*EXECUTED, *READ_ELSEWHERE, "text"), (
+                f"{page.name} has a fence of kind {language!r}"
+            )
 
 
 def test_a_snippet_without_a_reason_is_caught() -> None:
     planted = "Text.\n\n    evercount plan --epsilon 1\n\nText.\n\n```text\npip install x\n```\n"
-    assert without_a_reason("docs/new.md", planted) == ["pip install x", "evercount plan --epsilon 1"]
+    assert without_a_reason("docs/new.md", planted) == [
+        "pip install x",
+        "evercount plan --epsilon 1",
+    ]
 
 
 def test_every_reason_is_about_a_line_that_is_there() -> None:
     lines = {name_of(page): shown_commands(page.read_text(encoding="utf-8")) for page in PAGES}
-    stale = [key for key in SHOWN if not any(line.startswith(key[1]) for line in lines.get(key[0], []))]
+    stale = [
+        key for key in SHOWN if not any(line.startswith(key[1]) for line in lines.get(key[0], []))
+    ]
     assert stale == []
 
 
@@ -128,8 +175,13 @@ def test_commands_that_are_shown_are_legal() -> None:
     seen = 0
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
-        seldom = [body for kind, body in FENCE.findall(text) if kind == "sh" and name_of(page) in LONG]
-        for line in (*shown_commands(text), *(line for body in seldom for line in body.splitlines())):
+        seldom = [
+            body for kind, body in FENCE.findall(text) if kind == "sh" and name_of(page) in LONG
+        ]
+        for line in (
+            *shown_commands(text),
+            *(line for body in seldom for line in body.splitlines()),
+        ):
             if not line.startswith("evercount "):
                 continue
             words = shlex.split(line, comments=True)[1:]
@@ -138,7 +190,11 @@ def test_commands_that_are_shown_are_legal() -> None:
                 context = typer.Context(command, parent=context)
                 command, words = command.get_command(context, words[0]), words[1:]
                 assert command is not None, f"{page.name}: {line}"
-            known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+            known = {
+                option
+                for parameter in command.params
+                for option in (*parameter.opts, *parameter.secondary_opts)
+            }
             for word in words:
                 if word.startswith("-") and word != "-":
                     assert word.partition("=")[0] in known, f"{page.name}: {line}"
@@ -179,7 +235,11 @@ def a_store(text: str) -> Iterator[dict[str, str]]:
 def the_declaration_and_events(text: str) -> Iterator[dict[str, str]]:
     block = next(body for language, body in FENCE.findall(text) if language == "toml")
     Path("streams.toml").write_text(block, encoding="utf-8")
-    rows = [f"2026-01-{day:02},{region}" for day in range(1, 9) for region in ("North", "West", "West", "abroad")]
+    rows = [
+        f"2026-01-{day:02},{region}"
+        for day in range(1, 9)
+        for region in ("North", "West", "West", "abroad")
+    ]
     Path("events.csv").write_text("\n".join(["when,region", *rows, ""]), encoding="utf-8")
     yield {}
 
@@ -187,7 +247,9 @@ def the_declaration_and_events(text: str) -> Iterator[dict[str, str]]:
 @contextlib.contextmanager
 def started(*arguments: str) -> Iterator[str]:
     """A service that runs, by its address; afterwards it must end in peace."""
-    process = subprocess.Popen(["evercount", "serve", *arguments, "--port", "0"], stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        ["evercount", "serve", *arguments, "--port", "0"], stderr=subprocess.PIPE, text=True
+    )
     assert process.stderr is not None
     try:
         lines = []
@@ -214,8 +276,16 @@ def a_service(text: str) -> Iterator[dict[str, str]]:
         yield {"TOKEN": token, "http://127.0.0.1:8000": address}
 
 
-RUN = [page for page in PAGES if any(kind in EXECUTED for kind, _ in FENCE.findall(page.read_text(encoding="utf-8")))]
-LONG = {"docs/audit.md": "a minute of attacks; tests/audit runs such commands, and a test above knows their options"}
+RUN = [
+    page
+    for page in PAGES
+    if any(kind in EXECUTED for kind, _ in FENCE.findall(page.read_text(encoding="utf-8")))
+]
+LONG = {
+    "docs/audit.md": (
+        "a minute of attacks; tests/audit runs such commands, and a test above knows their options"
+    )
+}
 """Pages whose blocks `sh` only `make soak` runs, and why."""
 Preparation = Callable[[str], contextlib.AbstractContextManager[dict[str, str]]]
 PREPARED: dict[str, Preparation] = {
@@ -225,7 +295,9 @@ PREPARED: dict[str, Preparation] = {
     "docs/howto/duckdb.md": a_store,
     "docs/howto/erasure.md": a_store,
     "docs/service.md": a_service,
-    "docs/tutorial/examples.md": lambda text: contextlib.nullcontext({"examples/": f"{ROOT}/examples/"}),
+    "docs/tutorial/examples.md": lambda text: contextlib.nullcontext(
+        {"examples/": f"{ROOT}/examples/"}
+    ),
 }
 
 
@@ -242,7 +314,9 @@ def run_in_shell(block: str) -> tuple[int, str]:
 
 def is_said(expected: str, said: str) -> bool:
     """Whether a program said what a page shows; `…` stands for anything."""
-    wanted, got = ("\n".join(line.rstrip() for line in text.strip().splitlines()) for text in (expected, said))
+    wanted, got = (
+        "\n".join(line.rstrip() for line in text.strip().splitlines()) for text in (expected, said)
+    )
     return re.fullmatch(re.escape(wanted).replace("…", ".*?"), got, re.DOTALL) is not None
 
 
@@ -266,8 +340,14 @@ def a_shell(loaded_command: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("page", "kinds"),
     [
-        *(pytest.param(page, EXECUTED[: 2 if name_of(page) in LONG else 3], id=name_of(page)) for page in RUN),
-        *(pytest.param(ROOT / page, EXECUTED, id=f"all of {page}", marks=pytest.mark.soak) for page in LONG),
+        *(
+            pytest.param(page, EXECUTED[: 2 if name_of(page) in LONG else 3], id=name_of(page))
+            for page in RUN
+        ),
+        *(
+            pytest.param(ROOT / page, EXECUTED, id=f"all of {page}", marks=pytest.mark.soak)
+            for page in LONG
+        ),
     ],
 )
 def test_snippets_run(page: Path, kinds: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -291,7 +371,9 @@ def test_snippets_run(page: Path, kinds: tuple[str, ...], monkeypatch: pytest.Mo
                 for part in re.split(r"^\$ ", block.replace("\\\n", ""), flags=re.MULTILINE)[1:]:
                     command, _, expected = part.partition("\n")
                     said = run_in_shell(command)[1]
-                    assert is_said(expected, said), f"{page.name} shows for {command}\n{expected}\nbut it says\n{said}"
+                    assert is_said(expected, said), (
+                        f"{page.name} shows for {command}\n{expected}\nbut it says\n{said}"
+                    )
 
 
 FAILS = "release gone.csv --time t --every 1d --zone UTC --start 2026-01-01 --epsilon 1 --out a.csv"
@@ -302,14 +384,16 @@ until grep -qs " serves " log; do kill -0 $!; sleep 0.1; done"""
 @pytest.mark.slow
 @pytest.mark.usefixtures("a_shell")
 def test_commands_of_pages_end_as_they_would_alone() -> None:
-    """What the pages' `evercount` says and returns is what a program of its own does, signals included."""
+    """What the pages' `evercount` says and returns is what a program of its own does, signals
+    included."""
     alone = run_in_shell(f"{sys.executable} -m evercount {FAILS}")
     assert alone[0] not in (0, 1, 127)
     assert "gone.csv" in alone[1]
     assert run_in_shell(f"evercount {FAILS}") == alone
     assert run_in_shell(f"{SERVED}; kill $!; wait $!")[0] == 0
     assert run_in_shell(f"{SERVED}; kill -KILL $!; wait $!")[0] == 128 + signal.SIGKILL
-    code, said = run_in_shell(f"{SERVED}; kill $!; wait $!")  # whoever was killed holds the store no more
+    # whoever was killed holds the store no more
+    code, said = run_in_shell(f"{SERVED}; kill $!; wait $!")
     assert code == 0, said
 
 
@@ -319,14 +403,21 @@ DEMONSTRATION = "evercount serve --demo"
 
 def servers() -> list[str]:
     lines = [line for page in PAGES for line in shown_commands(page.read_text(encoding="utf-8"))]
-    return sorted({line.partition("#")[0].strip() for line in lines if line.startswith("evercount serve")})
+    return sorted(
+        {line.partition("#")[0].strip() for line in lines if line.startswith("evercount serve")}
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("a_shell")
-@pytest.mark.parametrize("line", soak_but([line for line in servers() if line != DEMONSTRATION], servers()))
-def test_servers_that_are_shown_start(line: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """Each `evercount serve` of the pages, on a free port and with paths and database of this machine."""
+@pytest.mark.parametrize(
+    "line", soak_but([line for line in servers() if line != DEMONSTRATION], servers())
+)
+def test_servers_that_are_shown_start(
+    line: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Each `evercount serve` of the pages, on a free port and with paths and database of this
+    machine."""
     import httpx
 
     (tmp_path / "key").write_text("ab" * 32, encoding="utf-8")
@@ -346,7 +437,7 @@ def test_servers_that_are_shown_start(line: str, tmp_path: Path, request: pytest
         assert httpx.get(f"{address}/healthz", timeout=300).status_code == 200
 
 
-# -- ticks come from a public schedule ---------------------------------------------------------------------------------
+# -- ticks come from a public schedule -------------------------------------------------------------
 
 
 FEW_FLIGHTS = [
@@ -367,10 +458,17 @@ FEW_FLIGHTS = [
         ("docs/tutorial/suppression.md", "weeks"),
     ],
 )
-def test_one_event_more_changes_one_tick(page: str, ticks: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The lines of a page that put events into ticks, run over neighbouring data: only one tick may differ."""
+def test_one_event_more_changes_one_tick(
+    page: str, ticks: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lines of a page that put events into ticks, run over neighbouring data: only one tick may
+    differ."""
     rows = FEW_FLIGHTS
-    block = next(body for _, body in FENCE.findall((ROOT / page).read_text("utf-8")) if "in flights():" in body)
+    block = next(
+        body
+        for _, body in FENCE.findall((ROOT / page).read_text("utf-8"))
+        if "in flights():" in body
+    )
     code = block.partition("\nstream = ")[0]
 
     def made(events: list[Flight]) -> list[object]:

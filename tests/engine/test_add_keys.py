@@ -1,4 +1,5 @@
-"""Keys that join a running stream: the bits of other cells, exact errors, snapshots, and what is refused."""
+"""Keys that join a running stream: the bits of other cells, exact errors, snapshots, and what is
+refused."""
 
 from __future__ import annotations
 
@@ -7,7 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evercount import ActiveUsers, Budget, Count, DistinctUsers, Histogram, Rollup, Secret, Stream, TopK
+from evercount import (
+    ActiveUsers,
+    Budget,
+    Count,
+    DistinctUsers,
+    Histogram,
+    Rollup,
+    Secret,
+    Stream,
+    TopK,
+)
 from evercount.engine import take_views
 from evercount.errors import InputError, ParameterError
 from evercount.queries import Query
@@ -24,17 +35,34 @@ CASES: dict[str, tuple[Query, Budget, dict[str, Any], list[Any], list[Any], list
     # query, budget, options, events before, keys that join, events after
     "histogram": (Histogram(["a", "b"]), GAUSSIAN, {}, ["a", "b"], NEW, ["a", "n3", "n4", "n4"]),
     "other": (Histogram(["a"], unknown="other"), GAUSSIAN, {}, ["a", "n3"], NEW, ["a", "n3", "e"]),
-    "weights": (Histogram(["a", "b"], 2, weights={"a": 3}), PURE, {}, [["a", "b"]], NEW, [["a", "n3"], "b"]),
+    "weights": (
+        Histogram(["a", "b"], 2, weights={"a": 3}),
+        PURE,
+        {},
+        [["a", "b"]],
+        NEW,
+        [["a", "n3"], "b"],
+    ),
     "terrace": (Histogram(["a", "b"]), PURE, {"factorization": "terrace"}, ["a"], NEW, ["a", "n3"]),
     "per tick": (Histogram(["a", "b"]), PURE, {"views": ["per-tick"]}, ["a"], NEW, ["a", "n3"]),
-    "rollup": (Rollup(PATHS, unknown="other"), GAUSSIAN, {}, [*PATHS, ("q", "q")], BRANCH, [*PATHS, ("b", "n3")]),
+    "rollup": (
+        Rollup(PATHS, unknown="other"),
+        GAUSSIAN,
+        {},
+        [*PATHS, ("q", "q")],
+        BRANCH,
+        [*PATHS, ("b", "n3")],
+    ),
     "distinct": (DistinctUsers(["a", "b"], total=True), GAUSSIAN, {}, PEOPLE[:2], NEW, PEOPLE),
     "active": (ActiveUsers(["a", "b"]), PURE, {}, PEOPLE[:2], NEW, PEOPLE),
 }
 
 
-def grown(name: str, joins: int = 20, ticks: int = 40, secret: Secret = SECRET) -> tuple[Stream, np.ndarray, int]:
-    """The stream after `ticks` ticks, what it published (NaN before keys joined), and its outputs at the start."""
+def grown(
+    name: str, joins: int = 20, ticks: int = 40, secret: Secret = SECRET
+) -> tuple[Stream, np.ndarray, int]:
+    """The stream after `ticks` ticks, what it published (NaN before keys joined), and its outputs
+    at the start."""
     query, budget, options, before, keys, after = CASES[name]
     stream = Stream(query, budget, 50, secret=secret, replay=True, **options)
     first = stream.run([before] * joins).rows
@@ -46,7 +74,8 @@ def grown(name: str, joins: int = 20, ticks: int = 40, secret: Secret = SECRET) 
 
 @pytest.mark.parametrize("name", CASES)
 def test_numbers_of_other_cells_keep_their_bits(name: str) -> None:
-    """Against the stream that nobody joins; the total of a rollup has a second tree in it, its other nodes have not."""
+    """Against the stream that nobody joins; the total of a rollup has a second tree in it, its
+    other nodes have not."""
     query, budget, options, before, _, after = CASES[name]
     alone = Stream(query, budget, 50, secret=SECRET, replay=True, **options)
     cut: dict[str, list[Any]] = {"other": ["a", "e"], "weights": ["a", "b"], "rollup": PATHS}
@@ -54,7 +83,11 @@ def test_numbers_of_other_cells_keep_their_bits(name: str) -> None:
     rows = alone.run([before] * 20 + [known] * 20).rows
     _, published, _ = grown(name)
     # the total of people has those in it who are there because of a new key
-    same = [place for place, label in enumerate(query.labels) if label != "total" and (name, label) != ("rollup", "b")]
+    same = [
+        place
+        for place, label in enumerate(query.labels)
+        if label != "total" and (name, label) != ("rollup", "b")
+    ]
     assert np.array_equal(published[:, same], rows[:, same])
 
 
@@ -68,7 +101,8 @@ def _is_old(query: Query, event: Any) -> bool:
 
 @pytest.mark.parametrize("name", CASES)
 def test_errors_of_joined_cells_are_exact(name: str) -> None:
-    """Published numbers and views: mean square of error over stated std, over cells and secrets; intervals hold."""
+    """Published numbers and views: mean square of error over stated std, over cells and secrets;
+    intervals hold."""
     query, _, _, before, keys, after = CASES[name]
     whole = query.with_keys(keys)
     state, rows = query.initial_state(), []
@@ -86,10 +120,15 @@ def test_errors_of_joined_cells_are_exact(name: str) -> None:
         spans = np.concatenate([truth[14:15], truth[15:] - truth[:-15]])
         parts = take_views.spans(releases, "parts", view.first - 1, view.last, totals=True)
         lately = np.abs(parts.values - spans) / parts.std
-        scores.append([np.nanmean(running[-1] ** 2), np.nanmean(lately[-3] ** 2), np.nanmean(lately[8] ** 2)])
-        held += [np.nanmean(np.where(np.isnan(published), np.nan, (low <= truth) & (truth <= high)))]
+        scores.append(
+            [np.nanmean(running[-1] ** 2), np.nanmean(lately[-3] ** 2), np.nanmean(lately[8] ** 2)]
+        )
+        held += [
+            np.nanmean(np.where(np.isnan(published), np.nan, (low <= truth) & (truth <= high)))
+        ]
         assert np.isnan(published[:20, outputs:]).all()
-        assert np.array_equal(np.isnan(view.values[:, -1]), view.first <= 20)  # a part of a span is not shown
+        # a part of a span is not shown
+        assert np.array_equal(np.isnan(view.values[:, -1]), view.first <= 20)
     assert np.mean(held) > 0.93
     assert np.all(np.abs(np.mean(scores, axis=0) - 1) < 0.3)
 
@@ -115,7 +154,8 @@ def test_a_snapshot_goes_on_with_the_same_bits(name: str) -> None:
 
 
 def test_keys_that_need_more_noise_are_refused() -> None:
-    """Planted: with the old claims these streams would go on, and neighbours lie further apart than their noise."""
+    """Planted: with the old claims these streams would go on, and neighbours lie further apart than
+    their noise."""
     for query, budget, keys in [
         (Histogram(["a"]), Budget(1.0, 1e-6, "replace"), ["b"]),
         (Histogram(["a"]), Budget(1.0, 0.0, "replace"), ["b"]),
@@ -127,10 +167,14 @@ def test_keys_that_need_more_noise_are_refused() -> None:
         with pytest.raises(ParameterError, match="than the stream has noise"):
             stream.add_keys(keys)
         assert stream.query == query
-    moved = worst_pair(Histogram(["a"], added=["b"]), all_neighbours(["a", "b"], 2, "replace")).value
+    moved = worst_pair(
+        Histogram(["a"], added=["b"]), all_neighbours(["a", "b"], 2, "replace")
+    ).value
     assert moved > Histogram(["a"]).squared_sensitivity("replace")
     paths = [*PATHS, ("b", "w")]
-    moved = worst_pair(Rollup(PATHS, added=[[("b", "w")]]), all_neighbours(paths, 1, "replace")).value
+    moved = worst_pair(
+        Rollup(PATHS, added=[[("b", "w")]]), all_neighbours(paths, 1, "replace")
+    ).value
     assert moved > Rollup(PATHS).squared_sensitivity("replace")
 
 
@@ -150,7 +194,9 @@ def test_keys_that_need_more_noise_are_refused() -> None:
         (Histogram(["a"]), {"factorization": "periods-5"}, ["b"], "cannot join this stream"),
     ],
 )
-def test_what_cannot_grow_is_refused(query: Query, options: dict[str, Any], keys: list[Any], why: str) -> None:
+def test_what_cannot_grow_is_refused(
+    query: Query, options: dict[str, Any], keys: list[Any], why: str
+) -> None:
     stream = Stream(query, GAUSSIAN, 50, **options)
     stream.step(1 if isinstance(query, Count) else [])
     with pytest.raises(ParameterError, match=why):
@@ -166,9 +212,12 @@ def test_keys_that_are_there_already_are_left_alone() -> None:
     assert stream.labels == ("a", "b")
 
 
-@pytest.mark.parametrize(("budget", "name"), [(GAUSSIAN, None), (PURE, None), (Budget(20.0, 1e-6), "fresh")])
+@pytest.mark.parametrize(
+    ("budget", "name"), [(GAUSSIAN, None), (PURE, None), (Budget(20.0, 1e-6), "fresh")]
+)
 def test_running_totals_have_the_intervals_of_their_view(budget: Budget, name: str | None) -> None:
-    """The same numbers, cells that joined among them: wide and narrow noise, rounded and discrete."""
+    """The same numbers, cells that joined among them: wide and narrow noise, rounded and
+    discrete."""
     stream = Stream(Histogram(["a"]), budget, 50, name, secret=SECRET, replay=True)
     stream.run([["a"]] * 9)
     stream.add_keys(["b"])
@@ -179,7 +228,11 @@ def test_running_totals_have_the_intervals_of_their_view(budget: Budget, name: s
 
 def test_a_removed_key_is_hidden_and_can_come_back() -> None:
     stream = Stream(Histogram(["a", "b"]), GAUSSIAN, 50, secret=SECRET, replay=True)
-    plain = Stream(Histogram(["a", "b"]), GAUSSIAN, 50, secret=SECRET, replay=True).run([["a", "b"]] * 9).rows
+    plain = (
+        Stream(Histogram(["a", "b"]), GAUSSIAN, 50, secret=SECRET, replay=True)
+        .run([["a", "b"]] * 9)
+        .rows
+    )
     first = stream.run([["a", "b"]] * 3).rows
     stream.remove_keys(["b"])
     hidden = stream.run([["a", "b"]] * 3)
@@ -187,7 +240,8 @@ def test_a_removed_key_is_hidden_and_can_come_back() -> None:
     stream.add_keys(["b"])
     rows = np.concatenate([first, hidden.rows, stream.run([["a", "b"]] * 3).rows])
     assert np.array_equal(rows[[0, 1, 2, 6, 7, 8]], plain[[0, 1, 2, 6, 7, 8]])
-    assert np.isnan(stream.read_back(rows).per_tick().values[3:7, 1]).all()  # no number of a hidden tick
+    # no number of a hidden tick
+    assert np.isnan(stream.read_back(rows).per_tick().values[3:7, 1]).all()
     with pytest.raises(ParameterError, match="no key 'c'"):
         stream.remove_keys(["c"])
     with pytest.raises(ParameterError, match="nothing would be left"):

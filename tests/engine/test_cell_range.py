@@ -51,7 +51,9 @@ def test_parts_together_are_the_whole_stream(
 
 def test_another_part_has_other_noise() -> None:
     """The comparison above can fail."""
-    streams = [Stream(Histogram(60), GAUSSIAN, 50, secret=SECRET, part=part) for part in cut_cells(60, 2)]
+    streams = [
+        Stream(Histogram(60), GAUSSIAN, 50, secret=SECRET, part=part) for part in cut_cells(60, 2)
+    ]
     one, other = (stream.run_totals(np.zeros((50, 30), np.int64)).rows for stream in streams)
     assert not np.isin(one.ravel(), other.ravel()).all()
 
@@ -71,10 +73,13 @@ def test_a_part_takes_no_events() -> None:
 
 @pytest.mark.parametrize("budget", [GAUSSIAN, Budget(1.0, 0.0)], ids=["gaussian", "pure"])
 def test_a_part_goes_on_from_its_snapshot(budget: Budget) -> None:
-    """Every tick from a snapshot of the one before it: the same numbers, and no other part can take it over."""
+    """Every tick from a snapshot of the one before it: the same numbers, and no other part can take
+    it over."""
     query, part = Histogram(20), range(7, 16)
     totals = np.random.default_rng(4).integers(0, 9, (40, 20))
-    whole = table(Stream(query, budget, 40, secret=SECRET, replay=True, postprocess=("monotone",)), totals)
+    whole = table(
+        Stream(query, budget, 40, secret=SECRET, replay=True, postprocess=("monotone",)), totals
+    )
     stream = Stream(query, budget, 40, secret=SECRET, part=part, postprocess=("monotone",))
     for tick in range(40):
         blob = stream.snapshot()

@@ -1,4 +1,5 @@
-"""One secret, many streams: each declaration has a key of its own, and shards of one stream share it."""
+"""One secret, many streams: each declaration has a key of its own, and shards of one stream share
+it."""
 
 from __future__ import annotations
 
@@ -49,7 +50,11 @@ FAMILIES: dict[str, list[dict[str, Any]]] = {
         {"budget": Budget(1.0 + 2**-52, 0.0)},
         {"budget": PURE, "factorization": "pure-window-5"},
     ],
-    "periods": [{"factorization": "periods-5"}, {"factorization": "periods-6"}, {"factorization": "fresh"}],
+    "periods": [
+        {"factorization": "periods-5"},
+        {"factorization": "periods-6"},
+        {"factorization": "fresh"},
+    ],
 }
 
 
@@ -64,7 +69,8 @@ def normals(arguments: dict[str, Any]) -> Any:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_streams_that_differ_in_anything_have_independent_noise(family: str) -> None:
-    """On the secret alone, streams of one kind of noise have correlation 1, whatever else they declare."""
+    """On the secret alone, streams of one kind of noise have correlation 1, whatever else they
+    declare."""
     noises = [normals(arguments) for arguments in FAMILIES[family]]
     for (i, one), (j, other) in itertools.combinations(enumerate(noises), 2):
         correlation = abs(float(np.mean(one * other)))
@@ -72,7 +78,10 @@ def test_streams_that_differ_in_anything_have_independent_noise(family: str) -> 
 
 
 def test_the_same_declaration_gives_the_same_noise() -> None:
-    one, two = (Stream(Count(), BUDGET, 40, secret=SECRET, replay=True).run([0] * 40).values for _ in range(2))
+    one, two = (
+        Stream(Count(), BUDGET, 40, secret=SECRET, replay=True).run([0] * 40).values
+        for _ in range(2)
+    )
     assert np.array_equal(one, two)
 
 
@@ -80,8 +89,13 @@ def test_shards_share_the_key_and_count_cells_globally() -> None:
     query = Histogram(100)
     engine = choose_engine(query, BUDGET, 50, "balanced")
     whole = make_noise(query, engine, BUDGET, 50, secret=SECRET)
-    shards = [ExactStream(engine, whole.sigma, cells, whole.key, first) for first, cells in ((0, 30), (30, 70))]
-    expected = Stream(query, BUDGET, 50, "balanced", secret=SECRET)._parameters.noise.stream.take(50)
+    shards = [
+        ExactStream(engine, whole.sigma, cells, whole.key, first)
+        for first, cells in ((0, 30), (30, 70))
+    ]
+    expected = Stream(query, BUDGET, 50, "balanced", secret=SECRET)._parameters.noise.stream.take(
+        50
+    )
     assert np.array_equal(np.concatenate([shard.take(50) for shard in shards], axis=1), expected)
 
 
@@ -93,7 +107,9 @@ def test_a_snapshot_holds_the_derived_key_only() -> None:
 
 @pytest.mark.parametrize("name", FACTORIZATIONS)
 def test_public_parameters_tell_factorizations_apart(name: str) -> None:
-    prints = {declaration_fingerprint({}, factorization(name, horizon), 1.0) for horizon in (16, 32)}
+    prints = {
+        declaration_fingerprint({}, factorization(name, horizon), 1.0) for horizon in (16, 32)
+    }
     assert len(prints) == 2
     assert declaration_fingerprint({}, factorization(name, 16), 1.0) in prints
 
@@ -106,15 +122,21 @@ def test_numbers_of_a_factorization_are_part_of_its_fingerprint() -> None:
 
     known = declaration_fingerprint({}, SquareRoot(64), 1.0)
     assert declaration_fingerprint({}, Nudged(64), 1.0) != known
-    assert declaration_fingerprint({}, SquareRoot(64), 1.0 + 2**-52) != known, "nor may two scales share normals"
+    assert declaration_fingerprint({}, SquareRoot(64), 1.0 + 2**-52) != known, (
+        "nor may two scales share normals"
+    )
 
 
 def test_sparse_counters_and_clients_of_one_secret_differ() -> None:
-    one, other = (SparseCount(1.0, horizon, max_ones=5, method="partition", secret=SECRET) for horizon in (100, 101))
+    one, other = (
+        SparseCount(1.0, horizon, max_ones=5, method="partition", secret=SECRET)
+        for horizon in (100, 101)
+    )
     ticks = [counter._ticks.draw(np.arange(400), 0.1, 1) for counter in (one, other)]
     assert np.mean(ticks[0] == ticks[1]) < 0.5
     messages = [
-        LocalClient(LocalPlan(1.0, delta, 2000, buckets=64), SECRET).message(0.5) for delta in (1e-6, 1.0001e-6)
+        LocalClient(LocalPlan(1.0, delta, 2000, buckets=64), SECRET).message(0.5)
+        for delta in (1e-6, 1.0001e-6)
     ]
     entries = [np.frombuffer(message[8:], "<i2").astype(float) for message in messages]
     assert abs(np.corrcoef(entries[0], entries[1])[0, 1]) < 6 / 8

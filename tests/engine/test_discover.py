@@ -11,7 +11,13 @@ import numpy as np
 import pytest
 
 from evercount import Budget, DiscoveredKeys, Secret, Stream
-from evercount.errors import AlreadyReleased, EventRefused, InputError, ParameterError, SnapshotError
+from evercount.errors import (
+    AlreadyReleased,
+    EventRefused,
+    InputError,
+    ParameterError,
+    SnapshotError,
+)
 from evercount.mechanisms.composed_noise import NamedNoise
 
 SECRET = Secret.from_hex("d1" * 32)
@@ -23,14 +29,20 @@ def ticks_of(number: int, seed: int = 0) -> list[list[str]]:
     draw = random.Random(seed)
     keys = [f"k{place}" for place in range(30)]
     return [
-        [key for place, key in enumerate(keys) for _ in range(draw.randrange(2 + 120 // (place + 1)))]
+        [
+            key
+            for place, key in enumerate(keys)
+            for _ in range(draw.randrange(2 + 120 // (place + 1)))
+        ]
         if tick % 3 != 2
         else ["late"] * tick
         for tick in range(number)
     ]
 
 
-def stream_of(query: DiscoveredKeys, horizon: int | None = 60, budget: Budget = BUDGET, **rest: Any) -> Stream:
+def stream_of(
+    query: DiscoveredKeys, horizon: int | None = 60, budget: Budget = BUDGET, **rest: Any
+) -> Stream:
     return Stream(query, budget, horizon, secret=SECRET, **{"replay": True, **rest})
 
 
@@ -41,7 +53,9 @@ def oracle(stream: Stream, ticks: list[list[str]]) -> list[dict[str, float]]:
     assert noises.key is not None
     assert noises.limit is not None
     names = sorted({key for tick in ticks for key in tick})
-    noise = NamedNoise(stream.factorization, stream.sigma, noises.key, ["", *names], noises.limit).rows(1, len(ticks))
+    noise = NamedNoise(
+        stream.factorization, stream.sigma, noises.key, ["", *names], noises.limit
+    ).rows(1, len(ticks))
     counts: Counter[str] = Counter()
     public: list[str] = []
     found = []
@@ -49,17 +63,25 @@ def oracle(stream: Stream, ticks: list[list[str]]) -> list[dict[str, float]]:
         counts.update(events)
         noisy = {key: counts[key] + noise[tick - 1, 1 + place] for place, key in enumerate(names)}
         if tick % thresholds.every == 0:
-            passed = [key for key in names if counts[key] >= thresholds.minimum and noisy[key] >= thresholds.at(tick)]
+            passed = [
+                key
+                for key in names
+                if counts[key] >= thresholds.minimum and noisy[key] >= thresholds.at(tick)
+            ]
             public += [key for key in passed if key not in public]
         total = sum(counts.values()) + noise[tick - 1, 0]
         found.append(
-            {"total": total, "other": total - sum(noisy[key] for key in public)} | {k: noisy[k] for k in public}
+            {"total": total, "other": total - sum(noisy[key] for key in public)}
+            | {k: noisy[k] for k in public}
         )
     return found
 
 
 def published(stream: Stream, ticks: list[Any], **rest: Any) -> list[dict[str, float]]:
-    return [dict(zip(release.labels, release.values.tolist(), strict=True)) for release in stream.run(ticks, **rest)]
+    return [
+        dict(zip(release.labels, release.values.tolist(), strict=True))
+        for release in stream.run(ticks, **rest)
+    ]
 
 
 @pytest.mark.parametrize("horizon", [60, None])
@@ -103,7 +125,8 @@ def test_steps_runs_snapshots_and_preparation_agree(seed: int) -> None:
 
 
 def test_a_failed_step_leaves_the_stream_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Interrupted after the noise was drawn, with keys that then do not come: nothing of them stays."""
+    """Interrupted after the noise was drawn, with keys that then do not come: nothing of them
+    stays."""
     ticks = ticks_of(12)
     expected = published(stream_of(DiscoveredKeys(minimum=3)), ticks)
     stream = stream_of(DiscoveredKeys(minimum=3))
@@ -140,7 +163,20 @@ def test_normal_forms_are_one_key_and_bad_keys_are_refused() -> None:
     plain = published(stream_of(DiscoveredKeys()), [[composed] * 600])
     assert published(stream, [[composed, decomposed] * 300]) == plain
     assert list(plain[0])[2:] == [composed]
-    for bad in ("", " a", "a\n", "\u202ea", "x" * 201, "x" * 1_000_000, "\ud800", "\u0301a", 7, None, ["a"], b"a"):
+    for bad in (
+        "",
+        " a",
+        "a\n",
+        "\u202ea",
+        "x" * 201,
+        "x" * 1_000_000,
+        "\ud800",
+        "\u0301a",
+        7,
+        None,
+        ["a"],
+        b"a",
+    ):
         with pytest.raises(InputError) as refusal:
             stream.step(["fine", bad])
         assert isinstance(refusal.value, EventRefused)
@@ -213,8 +249,14 @@ def test_the_budget_is_split_and_the_ledger_sees_all_of_it() -> None:
     stream = stream_of(DiscoveredKeys(share=0.25), budget=Budget(1.0, 1e-6))
     assert stream.numeric_delta == pytest.approx(0.25e-6, rel=1e-3)
     plain = Budget(1.0, 0.75e-6 * 0.999)
-    assert stream.sigma <= plain.noise_multiplier() * np.sqrt(2) * stream.factorization.column_norm * 1.001
-    assert stream.sigma >= Budget(1.0, 0.75e-6).noise_multiplier() * np.sqrt(2) * stream.factorization.column_norm
+    assert (
+        stream.sigma
+        <= plain.noise_multiplier() * np.sqrt(2) * stream.factorization.column_norm * 1.001
+    )
+    assert (
+        stream.sigma
+        >= Budget(1.0, 0.75e-6).noise_multiplier() * np.sqrt(2) * stream.factorization.column_norm
+    )
     assert "delta=1e-06" in stream.guarantee
 
 

@@ -1,4 +1,5 @@
-"""Errors go through pools of processes and through logs: pickled they are what they were, and they show no raw row."""
+"""Errors go through pools of processes and through logs: pickled they are what they were, and they
+show no raw row."""
 
 from __future__ import annotations
 
@@ -39,10 +40,14 @@ def kinds(base: type[EvercountError] = EvercountError) -> Iterator[type[Evercoun
         yield from kinds(kind)
 
 
-KINDS = sorted({kind for kind in kinds() if kind.__module__ == errors.__name__}, key=lambda kind: kind.__name__)
+KINDS = sorted(
+    {kind for kind in kinds() if kind.__module__ == errors.__name__}, key=lambda kind: kind.__name__
+)
 
 
-@pytest.mark.parametrize("again", [lambda error: pickle.loads(pickle.dumps(error)), copy.copy, copy.deepcopy])
+@pytest.mark.parametrize(
+    "again", [lambda error: pickle.loads(pickle.dumps(error)), copy.copy, copy.deepcopy]
+)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_error_is_what_it_was(kind: type[EvercountError], again: Any) -> None:
     error = kind(*OTHERS.get(kind.__name__, ("what is wrong, and what to do",)))
@@ -76,10 +81,16 @@ def refused_event(_: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("work", "kind"), [(past_the_horizon, HorizonReached), (unknown_name, UnknownName), (refused_event, EventRefused)]
+    ("work", "kind"),
+    [
+        (past_the_horizon, HorizonReached),
+        (unknown_name, UnknownName),
+        (refused_event, EventRefused),
+    ],
 )
 def test_a_pool_hands_errors_on(work: Any, kind: type[EvercountError]) -> None:
-    """An error that cannot be unpickled ends the thread that reads results, and the pool waits for ever."""
+    """An error that cannot be unpickled ends the thread that reads results, and the pool waits for
+    ever."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         answer = pool.apply_async(work, (3,))
         answer.wait(120)

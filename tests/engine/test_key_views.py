@@ -1,4 +1,5 @@
-"""Views of discovered keys: differences of published numbers only, with exact errors and intervals that hold."""
+"""Views of discovered keys: differences of published numbers only, with exact errors and intervals
+that hold."""
 
 from __future__ import annotations
 
@@ -33,7 +34,9 @@ def events_of(tick: int) -> dict[str, int]:
 
 def stream_of(every: int = 1, factorization: str | None = None, **rest: Any) -> Stream:
     query = DiscoveredKeys(every=every, minimum=3)
-    return Stream(query, BUDGET, TICKS, factorization, secret=Secret.from_hex("c4" * 32), replay=True, **rest)
+    return Stream(
+        query, BUDGET, TICKS, factorization, secret=Secret.from_hex("c4" * 32), replay=True, **rest
+    )
 
 
 def views_of(releases: Releases) -> dict[str, View]:
@@ -53,8 +56,15 @@ def published(releases: Releases) -> list[dict[str, float]]:
 def expected(told: list[dict[str, float]], after: int, until: int) -> dict[str, float]:
     """By hand: differences of numbers that both ends published, and what is left of the total."""
     low = told[after] if after else dict.fromkeys(told[until], 0.0)
-    keys = {label: told[until][label] - low[label] for label in told[until] if label in low and label != "other"}
-    return {**keys, "other": keys["total"] - sum(n for label, n in keys.items() if label != "total")}
+    keys = {
+        label: told[until][label] - low[label]
+        for label in told[until]
+        if label in low and label != "other"
+    }
+    return {
+        **keys,
+        "other": keys["total"] - sum(n for label, n in keys.items() if label != "total"),
+    }
 
 
 @pytest.mark.parametrize("every", [1, 4])
@@ -65,17 +75,23 @@ def test_numbers_are_differences_of_what_was_published(every: int) -> None:
     assert {len(row) for row in told[1:]} >= {4, 5}, "keys became public on the way"
     for source in (releases, stream.read_back(releases.rows)):
         for name, view in views_of(source).items():
-            assert list(zip((view.first - 1).tolist(), view.last.tolist(), strict=True)) == SPANS[name]
+            assert (
+                list(zip((view.first - 1).tolist(), view.last.tolist(), strict=True)) == SPANS[name]
+            )
             assert view.cells == tuple(stream.labels)
             for row, std, (after, until) in zip(view.values, view.std, SPANS[name], strict=True):
                 wanted = expected(told, after, until)
                 shown = {
-                    cell: float(value) for cell, value in zip(view.cells, row, strict=True) if not math.isnan(value)
+                    cell: float(value)
+                    for cell, value in zip(view.cells, row, strict=True)
+                    if not math.isnan(value)
                 }
                 assert shown == wanted
                 assert np.array_equal(np.isnan(std), np.isnan(row))
             rows = [list(expected(told, *span)) for span in SPANS[name]]
-            assert len(view.table().columns()["value"]) == sum(map(len, rows)), "a key has no row before it is public"
+            assert len(view.table().columns()["value"]) == sum(map(len, rows)), (
+                "a key has no row before it is public"
+            )
     late = views_of(releases)["weeks"].only("late").values[:, 0]
     assert np.isnan(late[:2]).all(), "its first week holds the tick in which it became public"
     assert not np.isnan(late[2])
@@ -83,17 +99,23 @@ def test_numbers_are_differences_of_what_was_published(every: int) -> None:
 
 @pytest.mark.parametrize("factorization", [None, "direct", "binary-tree"])
 def test_errors_are_exact(factorization: str | None) -> None:
-    """From the dense factor L; a single cell's error for `other`, which adds up many, is planted."""
+    """From the dense factor L; a single cell's error for `other`, which adds up many, is
+    planted."""
     stream = stream_of(factorization=factorization)
     releases = stream.run([events_of(tick) for tick in range(1, TICKS + 1)])
     dense = stream.factorization.dense(TICKS)[0]
     left = np.concatenate([np.zeros((1, dense.shape[1])), dense])
     for name, view in views_of(releases).items():
         for place, (after, until) in enumerate(SPANS[name]):
-            cell = math.sqrt(stream.sigma**2 * np.linalg.norm(left[until] - left[after]) ** 2 + (1 + (after > 0)) / 12)
+            cell = math.sqrt(
+                stream.sigma**2 * np.linalg.norm(left[until] - left[after]) ** 2
+                + (1 + (after > 0)) / 12
+            )
             keys = np.count_nonzero(~np.isnan(view.values[place, 2:]))
             norms = [1.0, math.sqrt(1 + keys), *[1.0] * keys]
-            assert np.allclose(view.std[place][~np.isnan(view.std[place])], cell * np.asarray(norms), rtol=1e-6)
+            assert np.allclose(
+                view.std[place][~np.isnan(view.std[place])], cell * np.asarray(norms), rtol=1e-6
+            )
             change, std = releases.between(after + 1, until + 1)
             assert np.array_equal(change, view.values[place], equal_nan=True)
             assert np.allclose(std, view.std[place], equal_nan=True)
@@ -107,7 +129,9 @@ def test_errors_are_exact(factorization: str | None) -> None:
             assert compared.std[-1, 0] == pytest.approx(newest[0] * norm, rel=1e-6)
             places = [view.cells.index(label) for label in (one, minus)]
             assert np.array_equal(
-                compared.values[:, 0], view.values[:, places[0]] - view.values[:, places[1]], equal_nan=True
+                compared.values[:, 0],
+                view.values[:, places[0]] - view.values[:, places[1]],
+                equal_nan=True,
             )
         with pytest.raises(ParameterError, match="compared again"):
             compared.compare(compared.cells[0], compared.cells[0])
@@ -120,7 +144,9 @@ def test_running_totals_keep_the_intervals_of_their_release() -> None:
     assert np.allclose(low, wanted[0], equal_nan=True)
     assert np.allclose(high, wanted[1], equal_nan=True)
     alone = releases.running().only("late", "total").interval(0.9)
-    assert np.allclose(alone[0], wanted[0][:, [list(releases.labels).index("late"), 0]], equal_nan=True)
+    assert np.allclose(
+        alone[0], wanted[0][:, [list(releases.labels).index("late"), 0]], equal_nan=True
+    )
 
 
 @pytest.mark.parametrize(
@@ -128,13 +154,19 @@ def test_running_totals_keep_the_intervals_of_their_release() -> None:
     soak_but([("direct", 1), ("binary-tree", 4)], [(None, 1), ("direct", 1), ("binary-tree", 4)]),
 )
 def test_intervals_of_changes_hold_given_discovery(factorization: str | None, every: int) -> None:
-    """2,000 streams of keys that grow through the threshold: of keys, the total, `other` and a comparison.
+    """2,000 streams of keys that grow through the threshold: of keys, the total, `other` and a
+    comparison.
 
     Each stream is a span of one view. A key counts in the streams that show it.
     """
     streams, level, ticks = 2_000, 0.9, 8
     stream = Stream(
-        DiscoveredKeys(every=every), Budget(1.0, 1e-2), ticks, factorization, secret=SECRET.derive("views"), replay=True
+        DiscoveredKeys(every=every),
+        Budget(1.0, 1e-2),
+        ticks,
+        factorization,
+        secret=SECRET.derive("views"),
+        replay=True,
     )
     thresholds = stream.thresholds
     assert thresholds is not None
@@ -156,25 +188,37 @@ def test_intervals_of_changes_hold_given_discovery(factorization: str | None, ev
         view = key_view("span", spans, ends, evidence, labels, range(len(labels)), errors, "")
         change = (counts[until] - counts[after]).astype(float)
         shown = ~np.isnan(view.values[:, 2:])
-        truth = np.column_stack([np.full(streams, change.sum()), change.sum() - shown @ change, shown * change])
+        truth = np.column_stack(
+            [np.full(streams, change.sum()), change.sum() - shown @ change, shown * change]
+        )
         below, above = view.interval(level)
         misses = [(truth < below) | (truth > above)]
         compared = view.compare("k7", "k6").interval(level)
         misses.append((change[7] - change[6] < compared[0]) | (change[7] - change[6] > compared[1]))
-        for missed, there in zip(misses, (~np.isnan(view.values), shown[:, 7:] & shown[:, 6:7]), strict=True):
+        for missed, there in zip(
+            misses, (~np.isnan(view.values), shown[:, 7:] & shown[:, 6:7]), strict=True
+        ):
             for number in range(missed.shape[1]):
                 part = there[:, number]
-                assert missed[part, number].sum() <= binom.ppf(1 - 1e-6, part.sum(), 1 - level), (until, number)
+                assert missed[part, number].sum() <= binom.ppf(1 - 1e-6, part.sum(), 1 - level), (
+                    until,
+                    number,
+                )
         tested = after // every * every
-        barely = shown & (counts[tested] < thresholds.at(max(tested, every)))  # they are listed by luck
+        # they are listed by luck
+        barely = shown & (counts[tested] < thresholds.at(max(tested, every)))
         off = np.abs(view.values - truth) > 1.645 * view.std
         lucky += int(barely.sum())
         naive += int(off[:, 2:][barely].sum())
         held = np.mean(np.abs(view.values - truth)[:, 0] <= 0.75 * (above - view.values)[:, 0])
-        assert held < least_share(level, streams), "planted: intervals of the total that are 25 % too narrow"
+        assert held < least_share(level, streams), (
+            "planted: intervals of the total that are 25 % too narrow"
+        )
     assert lucky > 500
     if factorization == "direct":
-        assert naive > 1.4 * (1 - level) * lucky, "symmetric intervals would have failed for keys listed by luck"
+        assert naive > 1.4 * (1 - level) * lucky, (
+            "symmetric intervals would have failed for keys listed by luck"
+        )
 
 
 def test_other_stays_narrow_when_all_keys_are_clear() -> None:
@@ -183,7 +227,8 @@ def test_other_stays_narrow_when_all_keys_are_clear() -> None:
     releases = stream.run([{f"k{i}": 500 for i in range(60)} for _ in range(4)])
     view = releases.per_tick()
     low, high = view.interval(0.95)
-    assert high[3, 1] - low[3, 1] < 2.2 * 2 * math.sqrt(61) * view.std[3, 0] + 1  # the step is added once
+    # the step is added once
+    assert high[3, 1] - low[3, 1] < 2.2 * 2 * math.sqrt(61) * view.std[3, 0] + 1
     assert np.all(view._half_widths()[3, 2:] < 2.1 * view.std[3, 0] + 0.5)
 
 

@@ -48,8 +48,11 @@ def test_periods_of_large_sums() -> None:
 
 
 @pytest.mark.parametrize("query", [Sum(0, 4, 0.25), Average(0, 4, 0.25)])
-def test_intervals_hold_where_whole_numbers_are_published_of_fractional_truths(query: Query) -> None:
-    """With little noise, 1.75 becomes 2: an interval that ignored the rounding would never hold it."""
+def test_intervals_hold_where_whole_numbers_are_published_of_fractional_truths(
+    query: Query,
+) -> None:
+    """With little noise, 1.75 becomes 2: an interval that ignored the rounding would never hold
+    it."""
     budget = Budget(50.0, 1e-6)
     given = [[0.75, 1.0] if number % 2 else [0.75] for number in range(6)]
     truth = np.cumsum([sum(tick) for tick in given])
@@ -64,10 +67,14 @@ def test_intervals_hold_where_whole_numbers_are_published_of_fractional_truths(q
     off = np.abs(postprocessed(("integer",), rows[..., 0], None)[0] - truth[:, np.newaxis])
     half, least = releases._symmetric(0.9), least_share(0.9, streams)
     assert np.all(np.mean(off <= half, axis=1) >= least)
-    assert np.any(np.mean(off <= half - 0.5, axis=1) < least), "planted: an interval that ignores the rounding"
+    assert np.any(np.mean(off <= half - 0.5, axis=1) < least), (
+        "planted: an interval that ignores the rounding"
+    )
 
 
 def test_exact_counts_need_no_wider_interval() -> None:
     """Exact noise is whole, so rounding changes nothing."""
-    plain, rounded = (Stream(Count(), BUDGET, 5, postprocess=names).run([1] * 5) for names in ([], ["integer"]))
+    plain, rounded = (
+        Stream(Count(), BUDGET, 5, postprocess=names).run([1] * 5) for names in ([], ["integer"])
+    )
     assert np.ptp(rounded.interval(), axis=0) == pytest.approx(np.ptp(plain.interval(), axis=0))

@@ -1,4 +1,5 @@
-"""What researchers ask of a stream: the covariance of its noise, and simulated paths of that law."""
+"""What researchers ask of a stream: the covariance of its noise, and simulated paths of that
+law."""
 
 from __future__ import annotations
 
@@ -12,8 +13,21 @@ from many_streams import smooth_stream
 
 GAUSSIAN = Budget(1.0, 1e-6)
 TICKS = [1, 2, 7, 8, 30, 31, 40]
-MINE = Dense(np.tri(40) @ np.linalg.inv(np.eye(40) + 0.5 * np.eye(40, k=-1)), np.eye(40) + 0.5 * np.eye(40, k=-1))
-NAMES = ["balanced", "square-root", "binary-tree", "honaker", "honaker-full", "fresh", "periods-7", "optimal", MINE]
+MINE = Dense(
+    np.tri(40) @ np.linalg.inv(np.eye(40) + 0.5 * np.eye(40, k=-1)),
+    np.eye(40) + 0.5 * np.eye(40, k=-1),
+)
+NAMES = [
+    "balanced",
+    "square-root",
+    "binary-tree",
+    "honaker",
+    "honaker-full",
+    "fresh",
+    "periods-7",
+    "optimal",
+    MINE,
+]
 
 
 def drawn(engine):
@@ -26,7 +40,9 @@ def test_covariance_is_that_of_the_matrices(engine):
     L = stream.factorization.dense(40)[0][np.asarray(TICKS) - 1]
     want = stream.sigma**2 * L @ L.T
     assert np.allclose(stream.noise_covariance(TICKS), want, rtol=1e-9)
-    assert np.allclose(stream.noise_covariance([40]), want[-1:, -1:]), "few late ticks, by differences"
+    assert np.allclose(stream.noise_covariance([40]), want[-1:, -1:]), (
+        "few late ticks, by differences"
+    )
     exact = Stream(Count(), GAUSSIAN, 40, engine)
     for view in ("running", "per-tick", "last-7"):
         variances = np.diagonal(exact.noise_covariance(TICKS, view))
@@ -37,31 +53,45 @@ def test_differences_agree_with_the_matrix():
     """Far apart ticks are computed from differences, neighbouring ones from L: the same numbers."""
     stream = Stream(Count(), GAUSSIAN, 1000, "balanced")
     every = stream.noise_covariance(np.arange(1, 1001, 25))
-    assert np.allclose(stream.noise_covariance([1, 501, 976]), every[np.ix_([0, 20, 39], [0, 20, 39])], rtol=1e-7)
+    assert np.allclose(
+        stream.noise_covariance([1, 501, 976]), every[np.ix_([0, 20, 39], [0, 20, 39])], rtol=1e-7
+    )
     assert Stream(Count(), GAUSSIAN, 10**6).noise_covariance([1, 10**6]).shape == (2, 2)
 
 
-PURE = ("bridge", "pure-tree", "pure-binary", "fresh of Laplace", "pure-hybrid", "endless-bridge", "terrace")
+PURE = (
+    "bridge",
+    "pure-tree",
+    "pure-binary",
+    "fresh of Laplace",
+    "pure-hybrid",
+    "endless-bridge",
+    "terrace",
+)
 
 
 @pytest.mark.parametrize("engine", [*NAMES, *PURE], ids=drawn)
 def test_paths_have_the_stated_covariance(engine):
     budget = Budget(6.0, 0.0) if engine in PURE else Budget(6.0, 1e-3)
     name = engine.removesuffix(" of Laplace") if isinstance(engine, str) else engine
-    stream = Stream(Count(), budget, None if name in ("pure-hybrid", "endless-bridge") else 40, name)
+    stream = Stream(
+        Count(), budget, None if name in ("pure-hybrid", "endless-bridge") else 40, name
+    )
     paths = stream.sample_paths(40_000, 40, seed=5)
     assert paths.shape == (40_000, 40)
     want = stream.noise_covariance(TICKS)
     found = np.cov(paths[:, np.asarray(TICKS) - 1].T)
     size = np.sqrt(np.multiply.outer(np.diagonal(want), np.diagonal(want)))
-    # noise narrower than the grid is not a normal plus an independent rounding: there the stated std is a bound
+    # noise narrower than the grid is not a normal plus an independent rounding: there the stated
+    # std is a bound
     room = 0.03 if np.diagonal(want).min() > 0.4 else 0.1
     assert np.abs((found - want) / size).max() < room
     assert np.all(paths == np.rint(paths))
 
 
 def test_a_wrong_covariance_would_be_seen():
-    """The bar of the test above tells noise of one factorization from that of another, and 10 % of σ."""
+    """The bar of the test above tells noise of one factorization from that of another, and 10 % of
+    σ."""
     stream = Stream(Count(), Budget(1.0, 1e-3), 40, "balanced")
     found = np.cov(stream.sample_paths(40_000, seed=5)[:, np.asarray(TICKS) - 1].T)
     for other in (

@@ -47,7 +47,8 @@ def test_a_second_live_stream_is_refused(budget: Budget) -> None:
 
 @pytest.mark.parametrize("kind", ["stream", "pure stream", "counter"])
 def test_a_restored_owner_takes_the_place_of_the_living_one(kind: str) -> None:
-    """Both would release the same tick with the same noise, and the difference would be that of their data."""
+    """Both would release the same tick with the same noise, and the difference would be that of
+    their data."""
     secret = Secret.generate()
 
     def make() -> Any:
@@ -80,7 +81,8 @@ def test_a_snapshot_that_is_refused_replaces_nobody() -> None:
 
 
 def test_a_stream_that_was_lost_is_restored_in_its_process() -> None:
-    """The recovery from a crash: the old object is garbage, or hangs on somewhere; the numbers go on."""
+    """The recovery from a crash: the old object is garbage, or hangs on somewhere; the numbers go
+    on."""
     secret = Secret.generate()
     expected = fresh(BUDGET, secret, replay=True).run([1, 1, 1]).rows
     stream = fresh(BUDGET, secret)
@@ -234,11 +236,16 @@ def test_a_fork_of_a_stream_is_refused(action: str, restored: bool) -> None:
 
 def test_forks_of_counters_and_clients_are_refused() -> None:
     counter = SparseCount(1.0, 50)
-    clients = LocalClient(LocalPlan(1.0, 1e-6, 100)), GenProtClient(GenProtPlan(1.0, 100, "seed"), 3)
+    clients = (
+        LocalClient(LocalPlan(1.0, 1e-6, 100)),
+        GenProtClient(GenProtPlan(1.0, 100, "seed"), 3),
+    )
     assert "this counter belongs to another process" in in_a_fork(lambda: counter.step(1))
     assert "this counter belongs to another process" in in_a_fork(counter.snapshot)
     for client in clients:
-        assert "this client belongs to another process" in in_a_fork(lambda client=client: client.message(0.5))
+        assert "this client belongs to another process" in in_a_fork(
+            lambda client=client: client.message(0.5)
+        )
         client.message(0.25)
 
 
@@ -252,7 +259,9 @@ def test_a_fork_takes_the_stream_over_only_if_its_parent_has_closed_it(closed: b
     if closed:
         assert told == "went through"
     else:
-        assert told.startswith(f"SnapshotError: process {os.getpid()}, of which this one is a fork"), told
+        assert told.startswith(
+            f"SnapshotError: process {os.getpid()}, of which this one is a fork"
+        ), told
         assert stream.step(1).tick == 1
 
 

@@ -1,4 +1,5 @@
-"""Streams on a factorization of one's own: exact noise, keys, snapshots, attacks, and nothing else breaks."""
+"""Streams on a factorization of one's own: exact noise, keys, snapshots, attacks, and nothing else
+breaks."""
 
 from __future__ import annotations
 
@@ -85,13 +86,17 @@ class Shrunk(Factorization):
     def block(self, state: Any, z: Any, ticks: int) -> Any: ...
 
 
-# -- exact noise ---------------------------------------------------------------------------------------------------
+# -- exact noise -----------------------------------------------------------------------------------
 
 
 def test_exact_noise_is_the_rounded_product_of_the_matrices():
-    """Row t is ⌊scale·(L z)_t + ½⌋ in exact rationals, with the normals of the secret, also over several blocks."""
+    """Row t is ⌊scale·(L z)_t + ½⌋ in exact rationals, with the normals of the secret, also over
+    several blocks."""
     engine, scale = banded(70), 3.7
-    z = [Fraction(int(value), 2**128) for value in ExactNoise(SECRET).normals(0, 70, 1).to_ints()[:, 0]]
+    z = [
+        Fraction(int(value), 2**128)
+        for value in ExactNoise(SECRET).normals(0, 70, 1).to_ints()[:, 0]
+    ]
     L = engine.dense()[0]
     want = []
     for t in range(70):
@@ -120,11 +125,17 @@ def test_the_numbers_are_those_of_optimal_where_the_matrices_are():
 
 
 def test_the_matrices_enter_the_key():
-    """Streams that differ in L alone have independent noise; with one key, that of two fresh ones would be the same."""
+    """Streams that differ in L alone have independent noise; with one key, that of two fresh ones
+    would be the same."""
     prints = {declaration_fingerprint({}, banded(16, share), 1.0) for share in (0.5, 0.5 + 2**-40)}
     assert len(prints) == 2
-    one, other = (Stream(Count(), BUDGET, 400, banded(400, share), secret=SECRET) for share in (0.5, 0.500001))
-    noises = [np.diff(stream._parameters.noise.stream.take(400)[:, 0], prepend=0.0) for stream in (one, other)]
+    one, other = (
+        Stream(Count(), BUDGET, 400, banded(400, share), secret=SECRET) for share in (0.5, 0.500001)
+    )
+    noises = [
+        np.diff(stream._parameters.noise.stream.take(400)[:, 0], prepend=0.0)
+        for stream in (one, other)
+    ]
     assert abs(np.corrcoef(*noises)[0, 1]) < 6 / 20
     for stream in (one, other):
         stream.close()
@@ -140,7 +151,7 @@ def test_cells_names_and_parts():
     assert keys.run([["a"] * 500] * 20)[-1].labels[-1] == "a"
 
 
-# -- what is not trusted -------------------------------------------------------------------------------------------
+# -- what is not trusted ---------------------------------------------------------------------------
 
 
 def test_claims_are_not_trusted():
@@ -165,7 +176,9 @@ def test_own_objects_that_are_not_square_or_not_triangular_run_as_their_noise():
 
     own, known = Stream(Count(), BUDGET, 21, Tree(21)), Stream(Count(), BUDGET, 21, "binary-tree")
     assert own.factorization.name == "my tree"
-    assert np.all(own.std(range(1, 22)) <= known.std(range(1, 22)) * (1 + 1e-6)), "a projection costs no more"
+    assert np.all(own.std(range(1, 22)) <= known.std(range(1, 22)) * (1 + 1e-6)), (
+        "a projection costs no more"
+    )
     assert not np.triu(own.factorization.dense()[1], 1).any()
 
 
@@ -181,12 +194,21 @@ def test_objects_of_this_package_are_taken_as_they_are():
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "another horizon": ({"horizon": 21, "factorization": banded(20)}, "20 ticks and the stream 21"),
-    "another horizon of ours": ({"horizon": 21, "factorization": Balanced(20)}, "20 ticks and the stream 21"),
-    "another horizon of a class": ({"horizon": 21, "factorization": Claimed(20, 1.0)}, "20 ticks and the stream 21"),
+    "another horizon of ours": (
+        {"horizon": 21, "factorization": Balanced(20)},
+        "20 ticks and the stream 21",
+    ),
+    "another horizon of a class": (
+        {"horizon": 21, "factorization": Claimed(20, 1.0)},
+        "20 ticks and the stream 21",
+    ),
     "pure": ({"budget": Budget(1.0, 0.0), "factorization": banded(20)}, "needs delta > 0"),
     "matrices": ({"factorization": (np.tri(3), np.eye(3))}, r"such as .best. or Dense\(L, R\)"),
     "a class": ({"horizon": 20, "factorization": Dense}, r"such as .best. or Dense\(L, R\)"),
-    "half a specification": ({"horizon": 2, "factorization": {"name": "x", "left": np.tri(2)}}, "stored as"),
+    "half a specification": (
+        {"horizon": 2, "factorization": {"name": "x", "left": np.tri(2)}},
+        "stored as",
+    ),
 }
 
 
@@ -197,11 +219,12 @@ def test_what_does_not_fit_is_refused_with_the_reason(case):
         Stream(**{"query": Count(), "budget": BUDGET, **given})
 
 
-# -- sensitivity: planted bugs ---------------------------------------------------------------------------------------
+# -- sensitivity: planted bugs ---------------------------------------------------------------------
 
 
 def test_negative_gram_entries_are_paid_for_where_they_cost():
-    """A count of events is changed once, at cost 1; who comes and goes changes an occupancy by +1 and −1."""
+    """A count of events is changed once, at cost 1; who comes and goes changes an occupancy by +1
+    and −1."""
     engine = Dense(np.tril(np.tri(2) @ np.linalg.inv(ODD)), ODD)
     assert squared_norm(engine, Count(), BUDGET, 2) == pytest.approx(1.0)
     query = Occupancy()
@@ -214,7 +237,8 @@ def test_negative_gram_entries_are_paid_for_where_they_cost():
 
 @pytest.mark.parametrize("shrink", [1.0, 0.7])
 def test_a_replay_sees_a_norm_that_is_too_small(shrink, monkeypatch):
-    """Neighbours on the same secret: what they spend is within the promise, and beyond it where a norm is planted."""
+    """Neighbours on the same secret: what they spend is within the promise, and beyond it where a
+    norm is planted."""
     engine = banded(4)
     object.__setattr__(engine, "column_norm", engine.column_norm * shrink)
     if shrink < 1:
@@ -234,7 +258,7 @@ def test_an_attack_comes_close_and_not_beyond():
     assert report.attacked > 0.8 * report.claimed
 
 
-# -- snapshots ---------------------------------------------------------------------------------------------------------
+# -- snapshots -------------------------------------------------------------------------------------
 
 
 def test_snapshots_hold_the_matrices():
@@ -277,7 +301,7 @@ def test_a_declaration_names_it(registered):
         StreamDeclaration(**given, factorization=dict(banded(30).spec))
 
 
-# -- everything that goes by name --------------------------------------------------------------------------------------
+# -- everything that goes by name ------------------------------------------------------------------
 
 
 def test_plans_list_it_and_are_not_broken_by_it(registered):
@@ -298,10 +322,31 @@ def test_commands_take_it_by_name(registered):
     done = CliRunner().invoke(app, ["plan", "--horizon", "32", "--mechanism", "banded", "--json"])
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["mechanisms"][0]["name"] == "banded"
-    asked = ["audit", "mechanism", "count", "-f", "banded", "--runs", "100", "--secret", SECRET.hex(), "--json"]
+    asked = [
+        "audit",
+        "mechanism",
+        "count",
+        "-f",
+        "banded",
+        "--runs",
+        "100",
+        "--secret",
+        SECRET.hex(),
+        "--json",
+    ]
     done = CliRunner().invoke(app, asked)
     assert done.exit_code == 0, done.output
-    asked = ["audit", "replay", "count", "-f", "banded", "--examples", "5", "--secret", SECRET.hex()]
+    asked = [
+        "audit",
+        "replay",
+        "count",
+        "-f",
+        "banded",
+        "--examples",
+        "5",
+        "--secret",
+        SECRET.hex(),
+    ]
     done = CliRunner().invoke(app, asked)
     assert done.exit_code == 0, done.output
     assert "the promise holds" in done.stdout
@@ -314,16 +359,32 @@ def test_commands_take_it_by_name(registered):
 
 
 def test_the_reproduction_takes_it_by_name(registered, tmp_path):
-    """Beside the constants of our own; errors are those of its own matrices. The yardstick: `make soak`, below."""
+    """Beside the constants of our own; errors are those of its own matrices. The yardstick:
+    `make soak`, below."""
     assert ITEMS["yardstick"].parameters(quick=True)["registered"] == ["banded"], (
         "so that results without it are redone"
     )
     found = {one["item"]: one["tables"] for one in run_items(["constants"], tmp_path, quick=True)}
     constants = {row["T"]: row["banded"] for row in found["constants"]["constants"]}
     engine = factorization("banded", 64)
-    assert constants["2^6"] == pytest.approx(engine.worst_row()[1] * engine.column_norm - np.log(64) / np.pi)
+    assert constants["2^6"] == pytest.approx(
+        engine.worst_row()[1] * engine.column_norm - np.log(64) / np.pi
+    )
     assert constants["2^20"] is None, "matrices of so many ticks are refused"
-    asked = ["plan", "-e", "1", "-d", "1e-6", "-t", "16", "--optimal", "--view", "per-tick", "--view", "running"]
+    asked = [
+        "plan",
+        "-e",
+        "1",
+        "-d",
+        "1e-6",
+        "-t",
+        "16",
+        "--optimal",
+        "--view",
+        "per-tick",
+        "--view",
+        "running",
+    ]
     done = CliRunner().invoke(app, asked)
     assert done.exit_code == 0, done.output
     assert any(line.split()[:1] == ["banded"] for line in done.output.splitlines())

@@ -43,7 +43,9 @@ def test_intervals_and_bounds_hold_as_often_as_they_say():
 
     assert held(union) >= 0.9
     assert held(simulated) >= least_share(0.9, streams)
-    assert held(0.9 * simulated) < least_share(0.9, streams), "planted: a bound that is 10 % too small"
+    assert held(0.9 * simulated) < least_share(0.9, streams), (
+        "planted: a bound that is 10 % too small"
+    )
 
 
 @pytest.mark.parametrize("name", FACTORIZATIONS)
@@ -73,7 +75,8 @@ def test_between_refuses_what_it_cannot_do():
 
 
 def test_between_of_averages_and_graphs():
-    """4,000 streams each: the mean is what came between, and the stated std is that of the numbers."""
+    """4,000 streams each: the mean is what came between, and the stated std is that of the
+    numbers."""
     streams = 4_000
     ticks = [[1.0]] * 4 + [[0.5]] * 6
     edges = [[(0, i)] for i in range(1, 11)]
@@ -136,7 +139,9 @@ def test_exports_agree(tmp_path):
     assert len(rows) == 6
     assert rows[5]["cell"] == "süd"
     r.to_csv(tmp_path / "r.csv")
-    assert (tmp_path / "r.csv").read_text(encoding="utf-8").splitlines() == text.getvalue().splitlines()
+    assert (tmp_path / "r.csv").read_text(
+        encoding="utf-8"
+    ).splitlines() == text.getvalue().splitlines()
     r.to_jsonl(tmp_path / "r.jsonl")
     lines = [json.loads(line) for line in (tmp_path / "r.jsonl").read_text().splitlines()]
     r.to_parquet(tmp_path / "r.parquet")
@@ -157,7 +162,10 @@ def test_plots_are_written(tmp_path):
     axes = r.plot()
     assert axes.get_title(loc="left").startswith("band: interval")
     numbers = r.rows, *r._limits(0.95)
-    assert band_plot(r.ticks, *numbers, r.labels, title="of a file").get_title(loc="left") == "of a file"
+    assert (
+        band_plot(r.ticks, *numbers, r.labels, title="of a file").get_title(loc="left")
+        == "of a file"
+    )
 
 
 def test_rounding_is_part_of_the_error():

@@ -1,4 +1,5 @@
-"""Streams whose days are published again: their noise, their errors, their views and their snapshots."""
+"""Streams whose days are published again: their noise, their errors, their views and their
+snapshots."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ TICKS = [[["a", "b"], ["b"]], [["a"]], [[], ["a", "a"], ["b"]], [["b"]], [[], []
 LEVELS = {"name": "terrace", "blocks": [2], "shares": [800, 224], "weights": [30000]}
 
 
-def revised(budget: Budget = PURE, name: str | dict[str, object] | None = None, **rest: object) -> Stream:
+def revised(
+    budget: Budget = PURE, name: str | dict[str, object] | None = None, **rest: object
+) -> Stream:
     return Stream(KEYS, budget, None, name, secret=SECRET, revise_for=2, **rest)  # type: ignore[arg-type]
 
 
@@ -37,10 +40,16 @@ def test_the_noise_of_a_day_is_that_of_a_stream_of_its_own(
     rows = stream.run(TICKS).rows.reshape(5, 3, 2)
     seen = []
     for day in range(1, 4):
-        events = [TICKS[day + lag - 1][lag] if lag < len(TICKS[day + lag - 1]) else [] for lag in range(3)]
-        alone = Stream(KEYS, stream.budget, 3, engine.spec, secret=key.derive(f"day {day}")).run(events)
+        events = [
+            TICKS[day + lag - 1][lag] if lag < len(TICKS[day + lag - 1]) else [] for lag in range(3)
+        ]
+        alone = Stream(KEYS, stream.budget, 3, engine.spec, secret=key.derive(f"day {day}")).run(
+            events
+        )
         assert np.array_equal(alone.rows, [rows[day + lag - 1, lag] for lag in range(3)])
-        seen.append(alone.rows - np.cumsum([[one.count("a"), one.count("b")] for one in events], axis=0))
+        seen.append(
+            alone.rows - np.cumsum([[one.count("a"), one.count("b")] for one in events], axis=0)
+        )
     assert not any(np.array_equal(one, other) for one, other in pairwise(seen))
     assert np.isnan(rows[0, 1:]).all(), "there is no day before the first"
 
@@ -77,7 +86,8 @@ def test_errors_do_not_grow_with_the_days() -> None:
 
 @pytest.mark.parametrize(("budget", "name"), [(PURE, None), (GAUSSIAN, "balanced")])
 def test_views_take_the_newest_number_of_each_day(budget: Budget, name: str | None) -> None:
-    """Their value is the sum of newest numbers, and std and interval are those of simulated ones."""
+    """Their value is the sum of newest numbers, and std and interval are those of simulated
+    ones."""
     cells = 200  # as many independent streams
     stream = smooth_stream(Histogram(cells), budget, None, name, seed=1, revise_for=2)
     releases = stream.run([[list(range(cells)) * number for number in (10, 1, 1)]] * 6)
@@ -91,14 +101,28 @@ def test_views_take_the_newest_number_of_each_day(budget: Budget, name: str | No
     assert np.std(errors) != pytest.approx(0.75 * view.std[-1, 0], rel=0.15), "planted"
     assert abs(np.mean(errors)) < 4 * view.std[-1, 0] / np.sqrt(cells)
     assert np.mean((low[-1] <= truth) & (truth <= high[-1])) > 0.87
-    assert view.std[0, 0] == pytest.approx(np.sqrt(3) * stream.std([1], "per-tick")[0, 0]), "final days"
+    assert view.std[0, 0] == pytest.approx(np.sqrt(3) * stream.std([1], "per-tick")[0, 0]), (
+        "final days"
+    )
 
 
 def test_a_table_by_day() -> None:
     table = by_day(revised().run(TICKS).table(), Revisions(KEYS, 3), lambda first, ticks: None)
     columns = table.columns()
-    rows = list(zip(*(columns[name].tolist() for name in ("tick", "as_of", "revisions_left", "cell")), strict=True))
-    assert rows[:6] == [(1, 1, 2, "a"), (1, 1, 2, "b"), (1, 2, 1, "a"), (1, 2, 1, "b"), (2, 2, 2, "a"), (2, 2, 2, "b")]
+    rows = list(
+        zip(
+            *(columns[name].tolist() for name in ("tick", "as_of", "revisions_left", "cell")),
+            strict=True,
+        )
+    )
+    assert rows[:6] == [
+        (1, 1, 2, "a"),
+        (1, 1, 2, "b"),
+        (1, 2, 1, "a"),
+        (1, 2, 1, "b"),
+        (2, 2, 2, "a"),
+        (2, 2, 2, "b"),
+    ]
     assert rows[-6:] == [(day, 5, day - 3, cell) for day in (3, 4, 5) for cell in "ab"]
 
 
@@ -111,7 +135,12 @@ def test_quantiles_are_read_from_newest_numbers() -> None:
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    for rest in ({"postprocess": ["integer"]}, {"views": ["per-tick"]}, {"revise_for": 0}, {"revise_for": True}):
+    for rest in (
+        {"postprocess": ["integer"]},
+        {"views": ["per-tick"]},
+        {"revise_for": 0},
+        {"revise_for": True},
+    ):
         with pytest.raises(ParameterError):
             Stream(Count(), PURE, **{"revise_for": 2, **rest})  # type: ignore[arg-type]
     with pytest.raises(InputError, match="at most 3 days"):

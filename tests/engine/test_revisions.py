@@ -1,4 +1,5 @@
-"""Revised days: every neighbour of small streams, through the code that releases, against the norm of the noise."""
+"""Revised days: every neighbour of small streams, through the code that releases, against the norm
+of the noise."""
 
 from __future__ import annotations
 
@@ -10,7 +11,17 @@ import numpy as np
 import pytest
 
 from conftest import ROOT_SECRET
-from evercount import ActiveUsers, Average, Budget, Count, DiscoveredKeys, Histogram, Secret, Stream, Sum
+from evercount import (
+    ActiveUsers,
+    Average,
+    Budget,
+    Count,
+    DiscoveredKeys,
+    Histogram,
+    Secret,
+    Stream,
+    Sum,
+)
 from evercount.engine import state, user_counting
 from evercount.engine.build import squared_norm
 from evercount.engine.revisions import check_revised, day_budget
@@ -27,21 +38,28 @@ PERSON = Budget(1.0, 1e-6, unit="user", max_events=4, max_per_tick=2, period=1)
 
 def ticks_of(events: dict[tuple[int, int], list[Any]]) -> list[list[Any]]:
     """The ticks of a stream with these events by (day, lag)."""
-    return [[events.get((tick - lag, lag), []) for lag in range(LAGS)] for tick in range(1, TICKS + 1)]
+    return [
+        [events.get((tick - lag, lag), []) for lag in range(LAGS)] for tick in range(1, TICKS + 1)
+    ]
 
 
 def squared_distance(
     query: Any, ours: dict[Any, Any], theirs: dict[Any, Any], known: dict[str, Any] | None = None
 ) -> float:
-    """‖R(X−X′)‖² of two data sets: what they publish with the same noise differs by L of that, day by day.
+    """‖R(X−X′)‖² of two data sets: what they publish with the same noise differs by L of that, day
+    by day.
 
     `known` are the rows of data sets that came before.
     """
     known, rows = {} if known is None else known, []
-    engine = Stream(query, EVENT, None, "balanced", secret=SECRET, replay=True, revise_for=LAGS - 1).factorization
+    engine = Stream(
+        query, EVENT, None, "balanced", secret=SECRET, replay=True, revise_for=LAGS - 1
+    ).factorization
     for events in (ours, theirs):
         if repr(events) not in known:
-            stream = Stream(query, EVENT, None, "balanced", secret=SECRET, replay=True, revise_for=LAGS - 1)
+            stream = Stream(
+                query, EVENT, None, "balanced", secret=SECRET, replay=True, revise_for=LAGS - 1
+            )
             known[repr(events)] = np.nan_to_num(stream.run(ticks_of(events)).rows)
         rows.append(known[repr(events)])
     return norm_of(rows[0] - rows[1], engine)
@@ -58,7 +76,8 @@ def norm_of(difference: Any, engine: Any) -> float:
 
 
 def neighbours(query: Any, budget: Budget) -> Iterator[tuple[dict[Any, Any], dict[Any, Any]]]:
-    """Pairs that differ in one event, or in what is counted of one person on one day; everything else is full."""
+    """Pairs that differ in one event, or in what is counted of one person on one day; everything
+    else is full."""
     base = {(day, lag): [0, 1] for day in range(1, DAYS + 1) for lag in range(LAGS)}
     if budget.unit == "user":
         for day, *counts in product((1, 2), *[range(3)] * LAGS):
@@ -89,7 +108,9 @@ def named(query: Any, pair: tuple[dict[Any, Any], dict[Any, Any]]) -> list[dict[
 
 def worst(query: Any, budget: Budget) -> float:
     known: dict[str, Any] = {}
-    return max(squared_distance(query, *named(query, pair), known) for pair in neighbours(query, budget))
+    return max(
+        squared_distance(query, *named(query, pair), known) for pair in neighbours(query, budget)
+    )
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -101,12 +122,15 @@ def test_no_neighbours_beat_one_day(name: str) -> None:
 
 
 def test_planted_rules_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Caps that are forgotten with the tick, and a day that comes back after its last lag, beat the norm."""
+    """Caps that are forgotten with the tick, and a day that comes back after its last lag, beat the
+    norm."""
     query, budget = CASES["persons"]
     engine = Stream(query, day_budget(budget), LAGS, "balanced").factorization
     base = {(day, lag): [0.0] for day in range(1, DAYS + 1) for lag in range(LAGS)}
     fresh_caps = base | {(1, lag): [1.0, 1.0] for lag in range(LAGS)}  # two at each lag, six in all
-    assert squared_distance(query, base, fresh_caps) > squared_norm(engine, query, day_budget(budget), LAGS)
+    assert squared_distance(query, base, fresh_caps) > squared_norm(
+        engine, query, day_budget(budget), LAGS
+    )
 
     right = state._add_up
 
@@ -137,39 +161,53 @@ def test_what_cannot_be_revised_is_refused(query: Any, why: str) -> None:
 
 
 def test_units_over_several_days_are_refused() -> None:
-    for budget in (Budget(1.0, 1e-6, unit="user", max_events=3), Budget(1.0, 0, unit="user", max_events=3, period=7)):
+    for budget in (
+        Budget(1.0, 1e-6, unit="user", max_events=3),
+        Budget(1.0, 0, unit="user", max_events=3, period=7),
+    ):
         with pytest.raises(ParameterError, match="on one day"):
             day_budget(budget)
         with pytest.raises(ParameterError, match="on one day"):
             Stream(Count(), budget, revise_for=2)
 
 
-# -- persons, through the code that caps them -------------------------------------------------------------------------
+# -- persons, through the code that caps them ------------------------------------------------------
 
 OTHERS = {(day, lag): [("b", 1)] for day in range(1, DAYS + 1) for lag in range(LAGS)}
 Named = dict[tuple[int, int], list[tuple[str, int]]]
 
 
 def rows_of_persons(budget: Budget, events: Named) -> Any:
-    stream = Stream(Count(), budget, None, "balanced", secret=SECRET, replay=True, revise_for=LAGS - 1)
-    ticks = [[events.get((tick - lag, lag), []) for lag in range(LAGS)] for tick in range(1, TICKS + 1)]
+    stream = Stream(
+        Count(), budget, None, "balanced", secret=SECRET, replay=True, revise_for=LAGS - 1
+    )
+    ticks = [
+        [events.get((tick - lag, lag), []) for lag in range(LAGS)] for tick in range(1, TICKS + 1)
+    ]
     numbers = [[[number for _, number in part] for part in lags] for lags in ticks]
     users = [[[user for user, _ in part] for part in lags] for lags in ticks]
     return np.nan_to_num(stream.run(numbers, users).rows)
 
 
 def worst_person(budget: Budget, counted: Any = None) -> float:
-    """The most that the events of one person on one day change, whatever comes: none, one or three at each lag.
+    """The most that the events of one person on one day change, whatever comes: none, one or three
+    at each lag.
 
     No cap lets more than two of a tick count: three are as many as two, and beyond the cap.
     ‖R(X−X′)‖² of raw data sets: evercount itself caps what persons have.
     """
     found, day = 0.0, 2
-    base = OTHERS | {place: [*events, ("a", 1)] for place, events in OTHERS.items() if place[0] != day}
-    engine = Stream(Count(), budget, None, "balanced", secret=SECRET, replay=True, revise_for=LAGS - 1).factorization
+    base = OTHERS | {
+        place: [*events, ("a", 1)] for place, events in OTHERS.items() if place[0] != day
+    }
+    engine = Stream(
+        Count(), budget, None, "balanced", secret=SECRET, replay=True, revise_for=LAGS - 1
+    ).factorization
     without = rows_of_persons(budget, base)
     for counts in counted or product(*[(0, 1, 3)] * LAGS):
-        mine = {(day, lag): OTHERS[day, lag] + [("a", 1)] * count for lag, count in enumerate(counts)}
+        mine = {
+            (day, lag): OTHERS[day, lag] + [("a", 1)] * count for lag, count in enumerate(counts)
+        }
         found = max(found, norm_of(without - rows_of_persons(budget, base | mine), engine))
     return found
 
@@ -182,7 +220,9 @@ CAPPED = {
 }
 
 
-@pytest.mark.parametrize("name", soak_but(["four of a day, two of a tick", "one tick of a day"], CAPPED))
+@pytest.mark.parametrize(
+    "name", soak_but(["four of a day, two of a tick", "one tick of a day"], CAPPED)
+)
 def test_no_persons_beat_one_day(name: str) -> None:
     budget = CAPPED[name]
     engine = Stream(Count(), day_budget(budget), LAGS, "balanced").factorization
@@ -191,7 +231,8 @@ def test_no_persons_beat_one_day(name: str) -> None:
 
 
 def test_caps_that_forget_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A day whose users are forgotten when a tick closes, and a cap that does not know the day, beat the norm."""
+    """A day whose users are forgotten when a tick closes, and a cap that does not know the day,
+    beat the norm."""
     engine = Stream(Count(), day_budget(PERSON), LAGS, "balanced").factorization
     norm = squared_norm(engine, Count(), day_budget(PERSON), LAGS)
     with monkeypatch.context() as planted:
@@ -199,7 +240,9 @@ def test_caps_that_forget_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
         assert worst_person(PERSON, [(2, 2, 2)]) > norm
     right = user_counting.users_after
     with monkeypatch.context() as planted:
-        planted.setattr(user_counting, "users_after", lambda known, tick, lags: right(known, tick, lags - 1))
+        planted.setattr(
+            user_counting, "users_after", lambda known, tick, lags: right(known, tick, lags - 1)
+        )
         assert worst_person(PERSON, [(2, 2, 2)]) > norm
 
 
@@ -212,7 +255,10 @@ def test_users_are_known_until_the_last_lag_and_no_longer() -> None:
     stream.close()
     again.step([[1]], users=[["c"]])  # the last lag of the first day
     assert sorted(again.dump()["users"]) == ["3 c"]
-    assert "for one tick (evercount counts at most its first 2 events that come in one tick" in again.guarantee
+    assert (
+        "for one tick (evercount counts at most its first 2 events that come in one tick"
+        in again.guarantee
+    )
 
 
 def test_a_promise_of_the_caller_is_refused() -> None:

@@ -1,4 +1,5 @@
-"""The bytes of a snapshot: what its description says, however large, and written without copies of the whole."""
+"""The bytes of a snapshot: what its description says, however large, and written without copies of
+the whole."""
 
 from __future__ import annotations
 
@@ -14,7 +15,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from evercount.engine.build_parameters import DIGEST_BYTES, MAGIC, PIECE, SMALL_BODY, pack, unpack, write
+from evercount.engine.build_parameters import (
+    DIGEST_BYTES,
+    MAGIC,
+    PIECE,
+    SMALL_BODY,
+    pack,
+    unpack,
+    write,
+)
 
 TEXTS = ["QUJD+/==" * 40_000, "é" * 2**16, 'a"b\\' * 2**16, "\x1f\x7f", ""]
 
@@ -23,16 +32,33 @@ def described(json_of_tree: dict[str, Any], *blocks: bytes, level: int = 1) -> b
     """A snapshot straight from the description of the format."""
     text = json.dumps(json_of_tree).encode()
     squeeze = zlib.compressobj(level, strategy=zlib.Z_HUFFMAN_ONLY)
-    body = squeeze.compress(len(text).to_bytes(8, "big") + text + b"".join(blocks)) + squeeze.flush()
-    return MAGIC + (1).to_bytes(2, "big") + hashlib.blake2b(body, digest_size=DIGEST_BYTES).digest() + body
+    body = (
+        squeeze.compress(len(text).to_bytes(8, "big") + text + b"".join(blocks)) + squeeze.flush()
+    )
+    return (
+        MAGIC
+        + (1).to_bytes(2, "big")
+        + hashlib.blake2b(body, digest_size=DIGEST_BYTES).digest()
+        + body
+    )
 
 
 def test_bytes_are_those_of_the_description() -> None:
     array, raw = np.arange(PIECE // 4).reshape(2, -1), b"xyz" * PIECE
-    tree = {"texts": {str(i): text for i, text in enumerate(TEXTS)}, "n": array, "raw": raw, "more": [1, {"n": array}]}
+    tree = {
+        "texts": {str(i): text for i, text in enumerate(TEXTS)},
+        "n": array,
+        "raw": raw,
+        "more": [1, {"n": array}],
+    }
     place = {"$array": ["<i8", [2, PIECE // 8], 0]}
     again = {"$array": ["<i8", [2, PIECE // 8], array.nbytes + len(raw)]}
-    wanted = {**tree, "n": place, "raw": {"$bytes": [len(raw), array.nbytes]}, "more": [1, {"n": again}]}
+    wanted = {
+        **tree,
+        "n": place,
+        "raw": {"$bytes": [len(raw), array.nbytes]},
+        "more": [1, {"n": again}],
+    }
     blob = pack(tree)
     assert blob == described(wanted, array.tobytes(), raw, array.tobytes())
     file = io.BytesIO()
@@ -77,7 +103,16 @@ class Pair(NamedTuple):
 
 
 @pytest.mark.parametrize(
-    "item", [np.arange(2), b"x", [b"x"], (b"x",), Pair(1, b"x"), {"a": b"x"}, OrderedDict(a=[np.arange(2)])]
+    "item",
+    [
+        np.arange(2),
+        b"x",
+        [b"x"],
+        (b"x",),
+        Pair(1, b"x"),
+        {"a": b"x"},
+        OrderedDict(a=[np.arange(2)]),
+    ],
 )
 def test_a_block_is_found_behind_a_thousand_plain_items(item: Any) -> None:
     plain = [1, 2.5, "text", True, None, np.float64(0.5)] * 200

@@ -1,4 +1,5 @@
-"""Stream: step = run = any split = restored, refusals that change nothing, post-processing, retries."""
+"""Stream: step = run = any split = restored, refusals that change nothing, post-processing,
+retries."""
 
 from __future__ import annotations
 
@@ -40,7 +41,9 @@ CASES = {
 
 def make(case, **more_arguments):
     query, horizon, more, ticks = CASES[case]
-    return Stream(query, BUDGET, horizon, secret=Secret.from_hex(SECRET), **more, **more_arguments), ticks
+    return Stream(
+        query, BUDGET, horizon, secret=Secret.from_hex(SECRET), **more, **more_arguments
+    ), ticks
 
 
 def state(stream):
@@ -71,7 +74,8 @@ def test_step_run_split_and_restore_release_the_same(case):
 
 @pytest.mark.parametrize("case", ["count", "sum", "histogram", "periods", "substrings"])
 def test_noise_is_added_to_the_true_answer(case):
-    """With the same secret, two data sets differ by exactly the difference of their true answers."""
+    """With the same secret, two data sets differ by exactly the difference of their true
+    answers."""
     query, horizon, more, ticks = CASES[case]
     busy = Stream(query, BUDGET, horizon, secret=Secret.from_hex(SECRET), **more).run(ticks)
     empty = ["" if isinstance(t, str) else ([] if isinstance(t, list) else 0) for t in ticks]
@@ -170,7 +174,9 @@ def test_damaged_snapshots_are_refused(damage):
 @pytest.mark.parametrize("version", [0, 2, 9])
 def test_snapshots_of_other_formats_are_refused(version):
     blob = Stream(Count(), BUDGET, 10).snapshot()
-    with pytest.raises(SnapshotError, match=f"format {version} and this program reads format 1 only"):
+    with pytest.raises(
+        SnapshotError, match=f"format {version} and this program reads format 1 only"
+    ):
         Stream.restore(blob[:19] + version.to_bytes(2, "big") + blob[21:])
 
 
@@ -282,10 +288,17 @@ def test_preparing_changes_no_number():
 
 @pytest.mark.parametrize(
     ("delta", "horizon", "name"),
-    [(1e-6, None, None), (1e-6, None, "blend"), (1e-6, 365, None), (1e-6, 365, "blend"), (0.0, None, "endless-bridge")],
+    [
+        (1e-6, None, None),
+        (1e-6, None, "blend"),
+        (1e-6, 365, None),
+        (1e-6, 365, "blend"),
+        (0.0, None, "endless-bridge"),
+    ],
 )
 def test_equal_streams_share_their_tables(delta, horizon, name):
-    """200 KiB for each stream without a horizon; a service has thousands of small ones, and restores each by itself."""
+    """200 KiB for each stream without a horizon; a service has thousands of small ones, and
+    restores each by itself."""
     streams = [Stream(Count(), Budget(1.0, delta), horizon, name) for _ in range(2)]
     for stream in streams:
         stream.step(1)

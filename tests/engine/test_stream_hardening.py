@@ -1,4 +1,5 @@
-"""What must not go wrong at the edges: refusals that would reveal, copies, interrupts, caps, stated errors."""
+"""What must not go wrong at the edges: refusals that would reveal, copies, interrupts, caps, stated
+errors."""
 
 from __future__ import annotations
 
@@ -16,7 +17,13 @@ from evercount.engine.build_parameters import pack, unpack
 from evercount.engine.release import Releases
 from evercount.engine.state import postprocessed
 from evercount.engine.user_counting import fingerprint
-from evercount.errors import AlreadyReleased, EvercountError, InputError, ParameterError, SnapshotError
+from evercount.errors import (
+    AlreadyReleased,
+    EvercountError,
+    InputError,
+    ParameterError,
+    SnapshotError,
+)
 from evercount.factorizations import BinaryTree, Honaker
 from evercount.graphs import Edges
 from evercount.local import LocalClient, LocalPlan
@@ -42,7 +49,11 @@ def test_one_user_cannot_add_more_than_the_cap_to_a_count():
 def test_users_are_named_always_or_never():
     stream = Stream(Count(), USERS, 8)
     stream.step(None, users=["a"])
-    for attempt in (lambda: stream.step(3), lambda: stream.run([3]), lambda: stream.run_totals([[3]])):
+    for attempt in (
+        lambda: stream.step(3),
+        lambda: stream.run([3]),
+        lambda: stream.run_totals([[3]]),
+    ):
         with pytest.raises(ParameterError, match="every tick must do the same"):
             attempt()
     assert Stream.restore(stream.snapshot()).step(None, users=["b"]).tick == 2
@@ -79,7 +90,8 @@ def test_streams_are_not_copied_or_pickled():
 
 @pytest.mark.parametrize("place", ["_running_sums", "postprocessed", "_advance_block"])
 def test_an_interrupted_tick_did_not_happen(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is no half-changed state: the same tick can be tried again, and its noise is the same."""
+    """There is no half-changed state: the same tick can be tried again, and its noise is the
+    same."""
     twin = Stream(Count(), BUDGET, 50, secret=SECRET, replay=True)
     stream = Stream(Count(), BUDGET, 50, secret=SECRET)
     for either in (twin, stream):
@@ -152,7 +164,9 @@ def test_fingerprints_see_every_event():
     assert fingerprint([long]) != fingerprint([changed])
     assert fingerprint([{"a", "b"}]) == fingerprint([{"b", "a"}])
     assert fingerprint([{np.int64(0): 1}]) == fingerprint([{0: 1}])
-    assert fingerprint(np.asarray(["a", None], dtype=object)) == fingerprint(np.asarray(["a", None], dtype=object))
+    assert fingerprint(np.asarray(["a", None], dtype=object)) == fingerprint(
+        np.asarray(["a", None], dtype=object)
+    )
     assert fingerprint(3) != fingerprint("3")
 
 
@@ -160,18 +174,26 @@ def test_a_tick_may_be_an_iterator():
     """It is read once: the fingerprint must not use up the events."""
     listed = Stream(Histogram(["a", "b"]), BUDGET, 5, secret=SECRET)
     lazy = Stream(Histogram(["a", "b"]), BUDGET, 5, secret=SECRET, replay=True)
-    assert lazy.step(iter(["a"] * 1000)).values.tolist() == listed.step(["a"] * 1000).values.tolist()
+    assert (
+        lazy.step(iter(["a"] * 1000)).values.tolist() == listed.step(["a"] * 1000).values.tolist()
+    )
     assert lazy.step(iter(["a"] * 1000), tick=1).tick == 1, "a retry with the same events"
-    named, plain = (Stream(Histogram(["a", "b"]), USERS, 5, secret=SECRET, replay=True) for _ in range(2))
+    named, plain = (
+        Stream(Histogram(["a", "b"]), USERS, 5, secret=SECRET, replay=True) for _ in range(2)
+    )
     released = named.step(iter(["a", "b"]), users=iter("xy"))
     assert released.values.tolist() == plain.step(["a", "b"], users=["x", "y"]).values.tolist()
 
 
-@pytest.mark.parametrize("events", [dict.fromkeys("ab").keys(), {1: "a", 2: "b"}.values(), memoryview(b"\0\1")])
+@pytest.mark.parametrize(
+    "events", [dict.fromkeys("ab").keys(), {1: "a", 2: "b"}.values(), memoryview(b"\0\1")]
+)
 def test_a_tick_may_be_what_cannot_be_copied(events) -> None:
     stream = Stream(Histogram(2 if isinstance(events, memoryview) else ["a", "b"]), BUDGET, 5)
     first = stream.step(events, tick=1)
-    assert stream.step(events, tick=1).values.tolist() == first.values.tolist(), "a retry with the same events"
+    assert stream.step(events, tick=1).values.tolist() == first.values.tolist(), (
+        "a retry with the same events"
+    )
 
 
 def test_a_retry_is_told_by_the_numbers_of_its_time():
@@ -202,7 +224,26 @@ def test_narrow_integer_keys_find_their_cell():
 def test_stated_errors_agree_one_by_one_and_in_bulk(name):
     stream = Stream(Count(), BUDGET, 3000, name)
     bulk = stream.run([0] * 3000).std
-    some = [1, 2, 5, 699, 700, 701, 702, 710, 900, 1399, 1400, 1401, 1402, 1450, 2100, 2101, 2999, 3000]
+    some = [
+        1,
+        2,
+        5,
+        699,
+        700,
+        701,
+        702,
+        710,
+        900,
+        1399,
+        1400,
+        1401,
+        1402,
+        1450,
+        2100,
+        2101,
+        2999,
+        3000,
+    ]
     for tick in some:
         assert bulk[tick - 1] == pytest.approx(stream.std([tick])[0, 0], rel=2e-3)
 
@@ -219,7 +260,8 @@ def test_worst_row_of_trees_is_exact(kind):
 
 @pytest.mark.parametrize("delta", [1e-6, 0.0])
 def test_monotone_releases_have_valid_intervals(delta):
-    """4,000 streams; the error of one number, or a bound that is half as wide, would be wrong here."""
+    """4,000 streams; the error of one number, or a bound that is half as wide, would be wrong
+    here."""
     streams, ticks = 4_000, 300
     stream = smooth_stream(Count(), Budget(1.0, delta), ticks, seed=1, postprocess=["monotone"])
     releases = stream.run([0] * ticks)
@@ -274,12 +316,15 @@ def test_one_stream_per_thread_is_independent():
     for thread in threads:
         thread.join()
     for number, values in results.items():
-        again = Stream(Count(), BUDGET, 64, secret=Secret.from_hex(f"{number:02x}" * 32)).run([1] * 64)
+        again = Stream(Count(), BUDGET, 64, secret=Secret.from_hex(f"{number:02x}" * 32)).run(
+            [1] * 64
+        )
         assert values == again.values.tolist()
 
 
 def test_a_snapshot_of_an_interrupted_stream_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """try: step() finally: save(snapshot()) must not bring back a tick that was added but not released."""
+    """try: step() finally: save(snapshot()) must not bring back a tick that was added but not
+    released."""
     for query, events in ((Count(), 1000), (Edges(4), [(1, 2)])):
         stream = Stream(query, BUDGET, 8)
         stream.step(0 if isinstance(query, Count) else [])
@@ -305,7 +350,8 @@ def test_a_snapshot_of_an_interrupted_stream_is_refused(monkeypatch: pytest.Monk
 
 
 def test_an_interrupt_at_any_line_never_leaves_a_half_advanced_stream() -> None:
-    """Ctrl-C is raised before every line of a step in turn: the stream is then as before, or it refuses."""
+    """Ctrl-C is raised before every line of a step in turn: the stream is then as before, or it
+    refuses."""
     import sys
     from types import FrameType
     from typing import Any
@@ -377,11 +423,14 @@ def test_what_is_published_cannot_be_changed() -> None:
     release = Stream(Histogram(3), BUDGET, 5).step([0, 1], tick=1)
     with pytest.raises(ValueError, match="read-only"):
         release.values[0] = 999
-    assert release.values.base is None or release.values.base.size <= 3, "no noise of later ticks behind it"
+    assert release.values.base is None or release.values.base.size <= 3, (
+        "no noise of later ticks behind it"
+    )
 
 
 def test_errors_are_the_same_from_several_threads() -> None:
-    """Exact errors are built up when they are asked for, by the service's readers and writer alike."""
+    """Exact errors are built up when they are asked for, by the service's readers and writer
+    alike."""
     expected = Stream(Count(), BUDGET, 10**6).std([999_999])[0, 0]
     for _ in range(5):
         stream = Stream(Count(), BUDGET, 10**6)
@@ -389,7 +438,11 @@ def test_errors_are_the_same_from_several_threads() -> None:
         found: list[float] = []
         barrier = threading.Barrier(4)
 
-        def ask(stream: Stream = stream, found: list[float] = found, barrier: threading.Barrier = barrier) -> None:
+        def ask(
+            stream: Stream = stream,
+            found: list[float] = found,
+            barrier: threading.Barrier = barrier,
+        ) -> None:
             barrier.wait()
             found.append(float(stream.std([999_999])[0, 0]))
 
@@ -418,14 +471,20 @@ def test_monotone_intervals_do_not_depend_on_how_ticks_were_called() -> None:
         *((name, 0.0) for name in ("pure-binary", "pure-tree", "bridge", None)),
     ],
 )
-def test_monotone_releases_state_the_largest_std_of_all_ticks_so_far(name: str | None, delta: float) -> None:
+def test_monotone_releases_state_the_largest_std_of_all_ticks_so_far(
+    name: str | None, delta: float
+) -> None:
     """The std of a tree jumps: no tick before may be left out."""
     ticks = 2500
-    stream = Stream(Count(), Budget(1.0, delta), ticks if name else None, name, postprocess=["monotone"])
+    stream = Stream(
+        Count(), Budget(1.0, delta), ticks if name else None, name, postprocess=["monotone"]
+    )
     one_by_one = np.maximum.accumulate(stream._errors.errors(np.arange(1, ticks + 1)), axis=1)
     for tick in (1, 2, 511, 512, 513, 545, 1023, 1024, 1025, 2047, 2048, 2049, ticks, 600):
         found = Releases(tick, np.zeros((1, 1)), stream._errors, "", ("monotone",))._errors_all
-        assert np.asarray(found)[:, 0, 0] == pytest.approx(one_by_one[:, tick - 1, 0], rel=1e-12), tick
+        assert np.asarray(found)[:, 0, 0] == pytest.approx(one_by_one[:, tick - 1, 0], rel=1e-12), (
+            tick
+        )
 
 
 def test_exports_say_what_they_are(tmp_path) -> None:
@@ -473,7 +532,13 @@ def test_snapshots_with_other_contents_are_refused() -> None:
     stream = Stream(Count(), BUDGET, 5)
     stream.step(1)
     data = unpack(stream.snapshot())
-    for change in ({"tick": -3}, {"tick": "x"}, {"postprocess": ["zz"]}, {"horizon": -1}, {"query": 3}):
+    for change in (
+        {"tick": -3},
+        {"tick": "x"},
+        {"postprocess": ["zz"]},
+        {"horizon": -1},
+        {"query": 3},
+    ):
         with pytest.raises(SnapshotError):
             Stream.restore(pack({**data, **change}))
     for tick in (0, 2):
@@ -516,7 +581,9 @@ def test_a_local_client_answers_one_of_two_threads() -> None:
         answers: list[object] = []
         barrier = threading.Barrier(2)
 
-        def ask(value: float, client: LocalClient = client, barrier: threading.Barrier = barrier) -> None:
+        def ask(
+            value: float, client: LocalClient = client, barrier: threading.Barrier = barrier
+        ) -> None:
             barrier.wait()
             try:
                 answers.append(client.message(value))  # noqa: B023 - joined below
@@ -550,12 +617,16 @@ def test_events_that_their_owner_changes_are_another_tick(events, change) -> Non
     with pytest.raises(AlreadyReleased):
         stream.step(events, tick=1)
     assert stream.step(same, tick=1).values.tolist() == first.values.tolist()
-    assert Stream.restore(stream.snapshot()).step(same, tick=1).values.tolist() == first.values.tolist()
+    assert (
+        Stream.restore(stream.snapshot()).step(same, tick=1).values.tolist()
+        == first.values.tolist()
+    )
 
 
 @pytest.mark.parametrize("name", ["balanced", "periods-3"])
 def test_errors_that_were_prepared_are_those_that_are_computed(name: str) -> None:
-    """Those of the next tick are computed ahead: the same numbers, the same refusals, and nobody can change them."""
+    """Those of the next tick are computed ahead: the same numbers, the same refusals, and nobody
+    can change them."""
     stream = smooth_stream(Count(), Budget(1.0, 1e-6), 20, name, seed=1)
     want = stream._errors.errors(np.arange(1, 21))
     for tick in range(1, 20):

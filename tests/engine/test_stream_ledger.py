@@ -1,4 +1,5 @@
-"""A stream that names a ledger has spent there when it exists, once, and a restored one spends nothing."""
+"""A stream that names a ledger has spent there when it exists, once, and a restored one spends
+nothing."""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ def test_a_stream_spends_exactly_its_budget(budget: Budget) -> None:
     stream = Stream(Count(), budget, 64, name, ledger=ledger)
     entry = ledger.entries[0]
     assert entry.cost == stream.cost == Cost(budget, stream.numeric_delta)
-    assert budget.pure or stream.sigma >= stream.factorization.column_norm / entry.cost.mu * (1 - 1e-12)
+    assert budget.pure or stream.sigma >= stream.factorization.column_norm / entry.cost.mu * (
+        1 - 1e-12
+    )
     assert stream.step(3).tick == 1
     with pytest.raises(BudgetExceeded):
         Stream(Count(), Budget(0.1, 0.0), horizon=64, ledger=ledger)

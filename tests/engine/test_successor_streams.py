@@ -1,4 +1,5 @@
-"""The same declaration for the next year: independent noise on one secret, and what it costs in a ledger."""
+"""The same declaration for the next year: independent noise on one secret, and what it costs in a
+ledger."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ def declared(year: int, **change: Any) -> StreamDeclaration:
 
 
 def alike(declaration: StreamDeclaration, other: StreamDeclaration, ranged: bool = True) -> float:
-    """The correlation of the noise of two streams on one secret; without `ranged`, as if the range were not its key."""
+    """The correlation of the noise of two streams on one secret; without `ranged`, as if the range
+    were not its key."""
     steps = []
     for one in (declaration, other):
         if ranged:
@@ -78,7 +80,9 @@ def test_next_year_on_the_same_secret_has_independent_noise(change: dict[str, An
     assert alike(one, two, ranged=False) == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize("change", [{"tick": "24h"}, {"zone": "UTC"}, {"start": "2026-01-02"}, {"horizon": 366}])
+@pytest.mark.parametrize(
+    "change", [{"tick": "24h"}, {"zone": "UTC"}, {"start": "2026-01-02"}, {"horizon": 366}]
+)
 def test_every_other_range_has_other_noise(change: dict[str, Any]) -> None:
     assert alike(declared(2026), declared(2026, **change)) < 6 / np.sqrt(360)
 
@@ -87,7 +91,9 @@ def test_one_stream_has_one_key() -> None:
     """However its ticks are written, whoever settles the start, and after a restore."""
     one = declared(2026, tick="1h", zone="UTC", horizon=400)
     same = [
-        replace(declared(2026, tick="60m", zone="UTC", horizon=400), name="other", description="words"),
+        replace(
+            declared(2026, tick="60m", zone="UTC", horizon=400), name="other", description="words"
+        ),
         one.unstarted().started(one.schedule.begin),
         StreamDeclaration.from_dict(one.to_dict()),
     ]
@@ -129,7 +135,9 @@ def test_the_range_is_the_days_of_the_year() -> None:
 def test_ten_declared_years(change: dict[str, Any]) -> None:
     """The bar: event level, (1, 1e-6) a year, ten years: (1, 1e-6), stated and kept by a ledger."""
     ledger = Ledger(Budget(1.0, 1e-6))
-    streams = [declared(year, **change).build(secret=SECRET, ledger=ledger) for year in range(2026, 2036)]
+    streams = [
+        declared(year, **change).build(secret=SECRET, ledger=ledger) for year in range(2026, 2036)
+    ]
     total = compose(stream.cost for stream in streams)
     assert total.delta == (0.0 if streams[0].budget.pure else 1e-6)
     assert 1 - 1e-9 < total.epsilon <= 1.0
@@ -139,7 +147,8 @@ def test_ten_declared_years(change: dict[str, Any]) -> None:
 
 
 def test_ten_years_of_keys_that_nobody_listed() -> None:
-    """Half of δ pays for thresholds, from noise that nobody has seen before: not added up either."""
+    """Half of δ pays for thresholds, from noise that nobody has seen before: not added up
+    either."""
     change = {"query": "discovered-keys", "horizon": 300}
     ledger = Ledger(Budget(1.0, 1e-6))
     streams = [declared(year, **change).build(ledger=ledger) for year in range(2026, 2036)]
@@ -163,13 +172,15 @@ def test_ten_years_of_persons_in_weeks() -> None:
     starts = [f"{year}-01-0{day}" for year, day in ((2026, 5), (2027, 4), (2028, 3))]
     ledger = Ledger(Budget(1.0, 1e-6, unit="user", max_events=3, period="1w"))
     costs = [
-        declared(int(start[:4]), budget=person, start=start, horizon=364).build(ledger=ledger).cost for start in starts
+        declared(int(start[:4]), budget=person, start=start, horizon=364).build(ledger=ledger).cost
+        for start in starts
     ]
     total = compose(costs)
     assert (total.epsilon, total.delta) == (pytest.approx(1.0, abs=1e-9), 1e-6)
     with pytest.raises(ParameterError, match="whole number of periods apart"):
         declared(2028, budget=person, start="2028-12-26", horizon=364).build(ledger=ledger)
-    declared(2029, budget=person, start="2029-01-02", horizon=364).build(ledger=ledger)  # the weeks before are over
+    # the weeks before are over
+    declared(2029, budget=person, start="2029-01-02", horizon=364).build(ledger=ledger)
     declared(2030, budget=person, start="2030-01-01", horizon=10).build(ledger=ledger)
     with pytest.raises(BudgetExceeded):  # and here they are not: the week of 8 January is in both
         declared(2030, budget=person, start="2030-01-11", horizon=10).build(ledger=ledger)
@@ -190,7 +201,8 @@ def test_a_query_that_knows_the_past_is_no_successor() -> None:
 
 
 def test_the_message_at_the_horizon_says_what_the_next_stream_costs() -> None:
-    """Persons were told that each event is in only one of the two, which is not what protects a person."""
+    """Persons were told that each event is in only one of the two, which is not what protects a
+    person."""
     for change, text in (
         ({}, "costs nothing more: each event is in only one of the two"),
         (

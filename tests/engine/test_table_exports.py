@@ -65,7 +65,11 @@ def test_starts_without_a_schedule_are_whole_numbers(shown) -> None:
 def test_a_missing_package_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, name, None)
     ways = ("to_arrow", "to_pandas", "to_polars") if name == "pyarrow" else (f"to_{name}",)
-    said = "Arrow, for Parquet files and data frames, needs .* pip install" if name == "pyarrow" else "pip install"
+    said = (
+        "Arrow, for Parquet files and data frames, needs .* pip install"
+        if name == "pyarrow"
+        else "pip install"
+    )
     for way in ways:
         with pytest.raises(MissingExtra, match=said):
             getattr(RELEASES, way)()
@@ -97,7 +101,10 @@ def trendless(seed: int, events: int) -> bool:
 def test_noise_that_hides_everything_is_said() -> None:
     assert np.mean([trendless(seed, 0) for seed in range(100)]) >= 0.95
     assert not any(trendless(seed, 5) for seed in range(20))
-    assert "no trend can be read" in smooth_stream(Count(), BUDGET, 40, seed=1).run([0] * 30)._repr_html_()
+    assert (
+        "no trend can be read"
+        in smooth_stream(Count(), BUDGET, 40, seed=1).run([0] * 30)._repr_html_()
+    )
     assert "no trend can be read" not in RELEASES._repr_html_()
     assert "nothing is released" in Stream(Count(), BUDGET, 40).run([])._repr_html_()
 
@@ -108,7 +115,9 @@ def test_release_files_can_be_queried_by_duckdb(tmp_path: Path) -> None:
     RELEASES.to_parquet(tmp_path / "r.parquet")
     RELEASES.to_csv(tmp_path / "r.csv")
     for name in ("r.parquet", "r.csv"):
-        found = duckdb.sql(f"SELECT max(value) FROM '{tmp_path / name}' WHERE cell = 'north' AND tick <= 30").fetchall()
+        found = duckdb.sql(
+            f"SELECT max(value) FROM '{tmp_path / name}' WHERE cell = 'north' AND tick <= 30"
+        ).fetchall()
         assert found == [(RELEASES.rows[:, 0].max(),)]
 
 
@@ -130,16 +139,29 @@ def test_columns_have_the_types_that_people_expect(name: str, kind: str) -> None
     pytest.importorskip("pyarrow" if kind == "arrow" else kind, reason=f"{kind} is not installed")
     query, tick = SHOWN[name]
     releases = Stream(query, BUDGET, 40).run([tick] * 12)
-    for shown in (releases, releases.per_tick()) if query.publishing.why_no_views is None else (releases,):
+    for shown in (
+        (releases, releases.per_tick()) if query.publishing.why_no_views is None else (releases,)
+    ):
         frame = getattr(shown, f"to_{kind}")()
-        names, types = (frame.column_names, frame.schema.types) if kind == "arrow" else (frame.columns, frame.dtypes)
+        names, types = (
+            (frame.column_names, frame.schema.types)
+            if kind == "arrow"
+            else (frame.columns, frame.dtypes)
+        )
         found = dict(zip(names, types, strict=True))
         for column in found:
             whole, text = column in ("tick", "first"), column == "cell"
-            wanted = ("int64",) if whole else ("string", "str", "object") if text else ("double", "float64")
+            wanted = (
+                ("int64",)
+                if whole
+                else ("string", "str", "object")
+                if text
+                else ("double", "float64")
+            )
             assert str(found[column]).lower() in wanted, column
         low, high = (
-            np.asarray(frame[side].to_pylist() if kind == "arrow" else frame[side]) for side in ("low", "high")
+            np.asarray(frame[side].to_pylist() if kind == "arrow" else frame[side])
+            for side in ("low", "high")
         )
         assert np.all(low <= high)
 
@@ -184,13 +206,16 @@ def test_charts_show_the_time_of_their_zone(zone: str, start: str) -> None:
     moments = [dates.num2date(place, ZoneInfo(zone)) for place in axes.get_xticks()]
     wanted = [moment.strftime("%H:%M" if moment.hour else "%b-%d") for moment in moments]
     assert shown == wanted
-    assert len([moment for moment in moments if moment.hour == 0]) > 2  # days begin where the zone's days begin
+    # days begin where the zone's days begin
+    assert len([moment for moment in moments if moment.hour == 0]) > 2
     assert zone in axes.get_xlabel()
 
 
 def test_charts_mark_what_has_a_note() -> None:
     table = RELEASES.table()
-    noted = replace(table, notes=["missing" if tick in (4, 9) else "" for tick in table.ticks.tolist()])
+    noted = replace(
+        table, notes=["missing" if tick in (4, 9) else "" for tick in table.ticks.tolist()]
+    )
     axes = noted.plot()
     dotted = [line.get_xdata()[0] for line in axes.get_lines() if line.get_linestyle() == ":"]
     assert dotted == [4, 9]
@@ -207,13 +232,20 @@ def test_a_chart_of_one_number_shows_it() -> None:
     assert {line.get_marker() for line in RELEASES.plot().get_lines()} == {"None"}
 
 
-@pytest.mark.parametrize("part", [slice(None, None, -1), slice(7, 2, -1), slice(None, None, -3), slice(2, 9, 2)])
+@pytest.mark.parametrize(
+    "part", [slice(None, None, -1), slice(7, 2, -1), slice(None, None, -3), slice(2, 9, 2)]
+)
 def test_tables_are_sliced_as_lists_are(part: slice) -> None:
     schedule = Schedule.of("1d", "2026-03-27", "Europe/Vienna")
     whole = replace(RELEASES.table(starts=schedule.starts_of(1, 30)), clock=schedule)
     numbers = whole.numbers.copy()
     numbers[:4, :, 1] = np.nan  # a key that joined
-    table = replace(whole, numbers=numbers, cells=[*whole.cells, "later"], notes=[f"day {tick}" for tick in range(30)])
+    table = replace(
+        whole,
+        numbers=numbers,
+        cells=[*whole.cells, "later"],
+        notes=[f"day {tick}" for tick in range(30)],
+    )
     some = table[part]
     assert list(map(tuple, some)) == list(map(tuple, table))[part]
     assert len(some) == len(list(table)[part])

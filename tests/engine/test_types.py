@@ -1,4 +1,5 @@
-"""What a user's type checker sees: numbers where a query publishes one, arrays where it publishes many."""
+"""What a user's type checker sees: numbers where a query publishes one, arrays where it publishes
+many."""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ with Stream(Count(), Budget(1.0, 1e-6), 8) as stream:
 cells = Stream(Histogram(["a", "b"]), Budget(1.0, 1e-6), 8).run([["a"]])[0]
 first: float = float(cells.value[0])
 edges = Stream(Edges(100), Budget(1.0, 1e-6), 8)
-"""
+"""  # noqa: E501
 WRONG = """
 import evercount
 from evercount import Budget, Count, Stream
@@ -61,17 +62,30 @@ rows: str = len(evercount.release("visits.csv", time="when", every="1d", epsilon
 
 
 README = re.search(
-    r"```python\n(.*?)```", (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8"), re.DOTALL
+    r"```python\n(.*?)```",
+    (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8"),
+    re.DOTALL,
 )
 
 
 def checked(folder: Path, *programs: str) -> list[str]:
-    """Where mypy --strict sees errors in programs of a user, from outside; one run, because it reads the package."""
+    """Where mypy --strict sees errors in programs of a user, from outside; one run, because it
+    reads the package."""
     files = [folder / f"program{number}.py" for number in range(len(programs))]
     for file, program in zip(files, programs, strict=True):
         file.write_text(program)
-    command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "--cache-dir", os.devnull]
-    done = subprocess.run([*command, *map(str, files)], capture_output=True, text=True, cwd=folder, check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--strict",
+        "--no-error-summary",
+        "--cache-dir",
+        os.devnull,
+    ]
+    done = subprocess.run(
+        [*command, *map(str, files)], capture_output=True, text=True, cwd=folder, check=False
+    )
     return [line.partition(":")[0] for line in done.stdout.splitlines() if "error:" in line]
 
 
@@ -87,11 +101,19 @@ def test_wrong_programs_are_seen_by_a_type_checker(tmp_path: Path) -> None:
 @pytest.mark.soak
 def test_pyright_sees_the_same(tmp_path: Path) -> None:
     if importlib.util.find_spec("pyright") is None:
-        pytest.skip("pyright is not installed: pip install pyright (it fetches its program from npm)")
+        pytest.skip(
+            "pyright is not installed: pip install pyright (it fetches its program from npm)"
+        )
     for name, program in (("right.py", RIGHT), ("wrong.py", WRONG)):
         (tmp_path / name).write_text(program)
     command = [sys.executable, "-m", "pyright", "--pythonpath", sys.executable, "--outputjson"]
-    done = subprocess.run([*command, "right.py", "wrong.py"], capture_output=True, text=True, cwd=tmp_path, check=False)
+    done = subprocess.run(
+        [*command, "right.py", "wrong.py"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=False,
+    )
     found = [Path(one["file"]).name for one in json.loads(done.stdout)["generalDiagnostics"]]
     assert found == ["wrong.py"] * 4
 

@@ -1,4 +1,5 @@
-"""Noise for persons: no neighbours that a budget speaks of lie further apart than Δ, and Δ is not too large."""
+"""Noise for persons: no neighbours that a budget speaks of lie further apart than Δ, and Δ is not
+too large."""
 
 from __future__ import annotations
 
@@ -44,21 +45,27 @@ ENGINES = ["balanced", "square-root", "fresh", "binary-tree", "optimal", "normal
 
 
 def patterns(budget: Budget) -> Iterator[tuple[int, ...]]:
-    """How many events of one unit count in each tick, in every way that the caps allow and no smaller one contains."""
+    """How many events of one unit count in each tick, in every way that the caps allow and no
+    smaller one contains."""
     touched, length = budget.touched(T), budget.period_ticks or T
     assert touched.per_tick is not None
     for begin in range(0, T, length):
         ticks = range(begin, min(begin + length, T))
         for numbers in product(range(touched.per_tick + 1), repeat=len(ticks)):
-            if sum(numbers) <= (touched.events or 0) and np.count_nonzero(numbers) <= (touched.ticks or 0):
+            if sum(numbers) <= (touched.events or 0) and np.count_nonzero(numbers) <= (
+                touched.ticks or 0
+            ):
                 row = [0] * T
                 row[begin : begin + len(ticks)] = numbers
                 if any(row):
                     yield tuple(row)
 
 
-def changes(query: Query, events: list[Any], adjacency: Adjacency, budget: Budget) -> Iterator[FloatArray]:
-    """R's argument for all neighbours of one unit alone: the same event again and again, or any, or replaced ones."""
+def changes(
+    query: Query, events: list[Any], adjacency: Adjacency, budget: Budget
+) -> Iterator[FloatArray]:
+    """R's argument for all neighbours of one unit alone: the same event again and again, or any, or
+    replaced ones."""
 
     def encoded(ticks: list[list[Any]]) -> FloatArray:
         given = [len(tick) for tick in ticks] if query.event_number is not None else ticks
@@ -67,11 +74,20 @@ def changes(query: Query, events: list[Any], adjacency: Adjacency, budget: Budge
     nothing = encoded([[]] * T)
     for pattern in patterns(budget):
         ways = [
-            encoded([[one[(t + i) % len(one)] for i in range(number)] for t, number in enumerate(pattern)])
+            encoded(
+                [
+                    [one[(t + i) % len(one)] for i in range(number)]
+                    for t, number in enumerate(pattern)
+                ]
+            )
             for one in product(events, repeat=min(2, sum(pattern)))
         ]
         for mine in ways:
-            yield from [mine - nothing] if adjacency == "add-remove" else [mine - theirs for theirs in ways]
+            yield from (
+                [mine - nothing]
+                if adjacency == "add-remove"
+                else [mine - theirs for theirs in ways]
+            )
 
 
 @pytest.mark.parametrize("adjacency", ["add-remove", "replace"])
@@ -98,7 +114,8 @@ def test_no_neighbours_beat_the_norm(
 @pytest.mark.parametrize("adjacency", ["add-remove", "replace"])
 @pytest.mark.parametrize("keys", [None, ["a", "b"]])
 def test_users_of_each_tick(keys: list[str] | None, adjacency: Adjacency) -> None:
-    """ActiveUsers: a user is there or not in each of its ticks, or another id is there in others; all patterns."""
+    """ActiveUsers: a user is there or not in each of its ticks, or another id is there in others;
+    all patterns."""
     query = ActiveUsers(keys)
     budget = Budget(1.0, 1e-6, adjacency, unit="user", max_ticks=3)
     choices = [None, *(["u"] if keys is None else [("u", key) for key in keys])]
@@ -118,7 +135,8 @@ def test_users_of_each_tick(keys: list[str] | None, adjacency: Adjacency) -> Non
 
 
 def repelling(T: int) -> Iterator[Factorization]:
-    """Matrices whose ticks repel each other: G(1, 2) = −0.99, weights of any sign, and blends with taps."""
+    """Matrices whose ticks repel each other: G(1, 2) = −0.99, weights of any sign, and blends with
+    taps."""
     rng = np.random.default_rng(8)
     right = np.eye(T)
     right[0, 0], right[1, 0] = np.sqrt(1 - 0.99**2), -0.99
@@ -131,9 +149,12 @@ def repelling(T: int) -> Iterator[Factorization]:
 
 
 @pytest.mark.parametrize("keys", [None, ["a", "b"]])
-@pytest.mark.parametrize("unit", [{"max_ticks": 1}, {"max_ticks": 2}, {"max_ticks": 1, "period": 3}, {"period": 3}])
+@pytest.mark.parametrize(
+    "unit", [{"max_ticks": 1}, {"max_ticks": 2}, {"max_ticks": 1, "period": 3}, {"period": 3}]
+)
 def test_users_of_each_tick_where_ticks_repel(unit: dict[str, Any], keys: list[str] | None) -> None:
-    """Another id in the place of a user, in other ticks: the sum of both is too small where G has negative entries."""
+    """Another id in the place of a user, in other ticks: the sum of both is too small where G has
+    negative entries."""
     query, beaten = ActiveUsers(keys), 0
     choices = [None, *(["u"] if keys is None else [("u", key) for key in keys])]
     length, most = unit.get("period", T), unit.get("max_ticks", T)
@@ -141,7 +162,9 @@ def test_users_of_each_tick_where_ticks_repel(unit: dict[str, Any], keys: list[s
     for begin in range(0, T, length):
         inside = [
             query.encode_run(None, [[] if event is None else [event] for event in events])[0]
-            for events in product(*(choices if begin <= t < begin + length else [None] for t in range(T)))
+            for events in product(
+                *(choices if begin <= t < begin + length else [None] for t in range(T))
+            )
             if sum(event is not None for event in events) <= most
         ]
         streams.append(np.stack(inside))
@@ -152,20 +175,27 @@ def test_users_of_each_tick_where_ticks_repel(unit: dict[str, Any], keys: list[s
             for own in streams:
                 images = np.stack([right @ stream for stream in own]).reshape(len(own), -1)
                 others = images if adjacency == "replace" else np.zeros((1, images.shape[1]))
-                worst = max(worst, *(float(((images - other) ** 2).sum(axis=1).max()) for other in others))
+                worst = max(
+                    worst, *(float(((images - other) ** 2).sum(axis=1).max()) for other in others)
+                )
             assert worst <= norm * (1 + 1e-9)
             alone = participation(engine, most, unit.get("period"))
             beaten += worst > 2 * alone * (1 + 1e-9)
             assert norm <= (4 if adjacency == "replace" else 1) * alone * (1 + 1e-9)
-    assert beaten or most == T, "planted: a person in the place of another costs twice as much as one"
+    assert beaten or most == T, (
+        "planted: a person in the place of another costs twice as much as one"
+    )
 
 
 def test_planted_norms_are_caught() -> None:
-    """q·c² forgets that ticks add up, the k² rule is too large, and a person of two ticks is not one of one tick."""
+    """q·c² forgets that ticks add up, the k² rule is too large, and a person of two ticks is not
+    one of one tick."""
     budget = Budget(1.0, 1e-6, unit="user", max_per_tick=1, max_ticks=3)
     engine = factorization("balanced", T)
     right = engine.dense()[1]
-    worst = max(float(np.sum(right[:, list(J)].sum(axis=1) ** 2)) for J in combinations(range(T), 3))
+    worst = max(
+        float(np.sum(right[:, list(J)].sum(axis=1) ** 2)) for J in combinations(range(T), 3)
+    )
     assert worst > 3 * engine.column_norm**2 * 1.5
     assert worst > participation(engine, 2)
     assert worst <= squared_norm(engine, Count(), budget, T) < 9 * engine.column_norm**2
@@ -174,14 +204,17 @@ def test_planted_norms_are_caught() -> None:
 @pytest.mark.parametrize("unit", UNITS, ids=repr)
 @pytest.mark.parametrize("name", ["fresh", "bridge", "pure-binary"])
 def test_laplace_noise_covers_every_unit(unit: dict[str, Any], name: str) -> None:
-    """Σ over nodes of |change|/scale is at most ε, whatever a unit does: L of a pure tree is in units of its scales."""
+    """Σ over nodes of |change|/scale is at most ε, whatever a unit does: L of a pure tree is in
+    units of its scales."""
     budget = Budget(0.5, 0.0, unit="user", **unit)
     query = Histogram(["a", "b"])
     engine = choose_engine(query, budget, T, name)
     events = budget.touched(T).events
     assert events is not None
     assert protected_l1(query, budget, T) == events
-    assert max(np.abs(row).sum() for row in changes(query, ["a", "b"], "add-remove", budget)) == events
+    assert (
+        max(np.abs(row).sum() for row in changes(query, ["a", "b"], "add-remove", budget)) == events
+    )
     assert pure_factorization(name, T).name == engine.name
 
 
@@ -224,11 +257,14 @@ BARS = [  # ε = 1, δ = 1e-6, T = 365: worst std of per-tick, last-7 and runnin
 KEYS_OF_A_DAY = (Histogram(["a", "b"]), *BARS[-1])
 
 
-# noise is chosen by the sensitivity of a tick, which is 1 for both queries: `make soak` asks for all bars of keys too,
-# and for the two long fits, of which `test_errors_for_persons_in_a_season` has a short one
+# noise is chosen by the sensitivity of a tick, which is 1 for both queries: `make soak` asks for
+# all bars of keys too, and for the two long fits, of which `test_errors_for_persons_in_a_season`
+# has a short one
 @pytest.mark.parametrize(
     ("query", "unit", "views", "bars"),
-    soak_but([(Count(), *bar) for bar in BARS if len(bar[1]) == 1], [(Count(), *bar) for bar in BARS])
+    soak_but(
+        [(Count(), *bar) for bar in BARS if len(bar[1]) == 1], [(Count(), *bar) for bar in BARS]
+    )
     + soak_but([KEYS_OF_A_DAY], [(Histogram(["a", "b"]), *bar) for bar in BARS]),
     ids=repr,
 )
@@ -243,10 +279,14 @@ def test_errors_for_persons(
 def test_errors_for_persons_in_a_season() -> None:
     """ε = 1, δ = 1e-6, T = 120, 30 ticks of a person: the noise that intervals attack above.
 
-    The search ends at slightly different places on different processors: 26.5 on one, 26.72 on another.
+    The search ends at slightly different places on different processors: 26.5 on one, 26.72 on
+    another.
     """
     stream = Stream(
-        Count(), Budget(1.0, 1e-6, unit="user", **LARGE[0][0]), 120, views=("per-tick", "last-7", "running")
+        Count(),
+        Budget(1.0, 1e-6, unit="user", **LARGE[0][0]),
+        120,
+        views=("per-tick", "last-7", "running"),
     )
     for view, bar in zip(stream.views, (26.9, 70.0, 207.0), strict=True):
         assert stream.std(range(1, 121), view=view).max() <= bar
@@ -258,7 +298,9 @@ def test_keys_that_nobody_listed() -> None:
     often = Budget(1.0, 1e-6, unit="user", max_per_tick=2, max_ticks=3)
     query = DiscoveredKeys()
     assert (query.touched_cells(once, 10), query.touched_cells(often, 10)) == (2, 7)
-    assert query.touched_cells(replace(often, adjacency="replace"), 10) == 13, "the keys of both streams"
+    assert query.touched_cells(replace(often, adjacency="replace"), 10) == 13, (
+        "the keys of both streams"
+    )
     streams = [Stream(query, budget, 10, views=("running",)) for budget in (once, often)]
     assert [stream.thresholds.reach for stream in streams if stream.thresholds] == [
         Reach(1, 1, 1, 1),
@@ -280,7 +322,8 @@ def test_a_query_with_memory_keeps_the_square_of_all_its_events() -> None:
 
 
 def test_late_rows_under_fresh_caps() -> None:
-    """By the time of events, one day's events that arrive on 31 days would count under 31 fresh caps.
+    """By the time of events, one day's events that arrive on 31 days would count under 31 fresh
+    caps.
 
     By the tick that counts them, they are 31 units of one event each: what the text says.
     """

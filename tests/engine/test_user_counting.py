@@ -1,4 +1,5 @@
-"""User-level streams: every tick names its users, or the caller promises the cap and every release says so."""
+"""User-level streams: every tick names its users, or the caller promises the cap and every release
+says so."""
 
 from __future__ import annotations
 
@@ -70,11 +71,17 @@ PEOPLE = [["u", "u", "v"], [], ["u"], ["v", "v"]]
 
 @pytest.mark.parametrize("split", [0, 1, 2, 4])
 def test_a_run_that_names_users_is_its_steps(split: int) -> None:
-    """Also where a user's events lie in several ticks of one run, and where the run continues steps."""
+    """Also where a user's events lie in several ticks of one run, and where the run continues
+    steps."""
     secret = Secret.generate()
     steps, run = (made(Histogram(["a", "b"]), secret=secret, replay=True) for _ in range(2))
-    expected = [steps.step(tick, users=people).values for tick, people in zip(TICKS, PEOPLE, strict=True)]
-    parts = [run.run(TICKS[:split], users=PEOPLE[:split]), run.run(iter(TICKS[split:]), users=iter(PEOPLE[split:]))]
+    expected = [
+        steps.step(tick, users=people).values for tick, people in zip(TICKS, PEOPLE, strict=True)
+    ]
+    parts = [
+        run.run(TICKS[:split], users=PEOPLE[:split]),
+        run.run(iter(TICKS[split:]), users=iter(PEOPLE[split:])),
+    ]
     assert np.array_equal(np.concatenate([part.values for part in parts]), np.stack(expected))
     plain = made(Histogram(["a", "b"]), secret=secret, replay=True)
     kept = [["a", "a", "b"], [], [], ["a"]]
@@ -115,7 +122,8 @@ CAPS = [
 
 
 def plainly_kept(places: list[tuple[int, int]], caps: dict[str, int]) -> set[int]:
-    """Which of one user's events count, told in words: `places` are their ticks and their turns in them."""
+    """Which of one user's events count, told in words: `places` are their ticks and their turns in
+    them."""
     kept: list[int] = []
     length = caps.get("period", 10**9)
     for number, (tick, turn) in enumerate(places):
@@ -162,7 +170,8 @@ def test_caps_are_those_of_plain_python(caps: dict[str, int]) -> None:
 
 
 def test_people_are_forgotten_when_their_period_is_over() -> None:
-    """A snapshot holds nobody after the last tick of a period, and nobody at all where caps look at one tick only."""
+    """A snapshot holds nobody after the last tick of a period, and nobody at all where caps look at
+    one tick only."""
     week = Stream(Count(), Budget(1.0, 1e-9, unit="user", max_events=2, period=7), 28)
     sizes = []
     for tick in range(1, 22):
@@ -178,12 +187,21 @@ def test_people_are_forgotten_when_their_period_is_over() -> None:
 
 def test_active_users_are_capped_by_the_budget() -> None:
     """The events name the users; the budget says in how many ticks of a period each counts."""
-    stream = Stream(ActiveUsers(["a", "b"]), Budget(1.0, 1e-9, unit="user", max_ticks=2, period=4), 8)
-    ticks = [[("u", "a"), ("u", "a")], [("u", "b"), ("v", "a")], [("u", "a"), ("v", "a")], [("v", "b")], [("u", "a")]]
+    stream = Stream(
+        ActiveUsers(["a", "b"]), Budget(1.0, 1e-9, unit="user", max_ticks=2, period=4), 8
+    )
+    ticks = [
+        [("u", "a"), ("u", "a")],
+        [("u", "b"), ("v", "a")],
+        [("u", "a"), ("v", "a")],
+        [("v", "b")],
+        [("u", "a")],
+    ]
     stream.run(ticks[:2])
     again = Stream.restore(stream.snapshot())
     again.run(ticks[2:])
-    assert again._state.totals.tolist() == [1 + 1 + 1 + 1, 1]  # u: ticks 1, 2 and 5; v: ticks 2 and 3
+    # u: ticks 1, 2 and 5; v: ticks 2 and 3
+    assert again._state.totals.tolist() == [1 + 1 + 1 + 1, 1]
     with pytest.raises(ParameterError, match="omit users and capped"):
         again.step(ticks[0], users=["u", "u"])
 

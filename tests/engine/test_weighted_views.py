@@ -1,4 +1,5 @@
-"""Weighted sums of ticks: their errors are exact, their intervals hold, and noise is chosen for them."""
+"""Weighted sums of ticks: their errors are exact, their intervals hold, and noise is chosen for
+them."""
 
 from __future__ import annotations
 
@@ -22,7 +23,15 @@ T = 40
 KINDS: list[tuple[Any, Budget]] = [
     ("bridge", PURE),
     ("terrace", PURE),
-    ({"name": "terrace", "blocks": [4, 12], "shares": [600, 200, 224], "weights": [30000, 20000]}, PURE),
+    (
+        {
+            "name": "terrace",
+            "blocks": [4, 12],
+            "shares": [600, 200, 224],
+            "weights": [30000, 20000],
+        },
+        PURE,
+    ),
     ("fresh", PURE),
     ("pure-tree", PURE),
     ("pure-window-7", PURE),
@@ -46,16 +55,24 @@ def decays(factor: float, ticks: int = T) -> FloatArray:
 
 @pytest.mark.parametrize(("name", "budget"), KINDS)
 def test_stds_are_those_of_plain_views(name: Any, budget: Budget) -> None:
-    stream, ticks = Stream(Histogram(2), budget, T, name, secret=SECRET, replay=True), np.arange(1, T + 1)
+    stream, ticks = (
+        Stream(Histogram(2), budget, T, name, secret=SECRET, replay=True),
+        np.arange(1, T + 1),
+    )
     for view, weights in (("per-tick", band(1)), ("last-7", band(7)), ("running", band(T))):
         np.testing.assert_allclose(stream.std(ticks, weights), stream.std(ticks, view), rtol=1e-6)
-        np.testing.assert_allclose(stream.std([T, 3], 2.5 * weights), 2.5 * stream.std([T, 3], view), rtol=1e-6)
-    np.testing.assert_allclose(stream.std(ticks, "decayed-0.8"), stream.std(ticks, decays(0.8)), rtol=1e-12)
+        np.testing.assert_allclose(
+            stream.std([T, 3], 2.5 * weights), 2.5 * stream.std([T, 3], view), rtol=1e-6
+        )
+    np.testing.assert_allclose(
+        stream.std(ticks, "decayed-0.8"), stream.std(ticks, decays(0.8)), rtol=1e-12
+    )
 
 
 @pytest.mark.parametrize(("name", "budget"), KINDS)
 def test_stds_are_those_of_the_matrices(name: Any, budget: Budget) -> None:
-    """Of noise that is drawn, for weights without any structure; and values are W times what ticks added."""
+    """Of noise that is drawn, for weights without any structure; and values are W times what ticks
+    added."""
     samples = 6000
     stream = Stream(Histogram(samples), budget, T, name, secret=SECRET, replay=True)
     events = np.arange(T) % 5
@@ -64,7 +81,9 @@ def test_stds_are_those_of_the_matrices(name: Any, budget: Budget) -> None:
     errors = view.values - truth[:, np.newaxis]
     assert np.abs(errors.std(axis=1) / view.std[:, 0] - 1).max() < 0.06
     assert np.abs(errors.mean(axis=1) / view.std[:, 0]).max() < 5 / math.sqrt(samples)
-    np.testing.assert_allclose(view.std[:, :1], stream.std(np.arange(1, T + 1), RANDOM)[:, :1], rtol=1e-12)
+    np.testing.assert_allclose(
+        view.std[:, :1], stream.std(np.arange(1, T + 1), RANDOM)[:, :1], rtol=1e-12
+    )
 
 
 @pytest.mark.parametrize("epsilon", [0.2, 1.0, 4.0])
@@ -72,7 +91,9 @@ def test_stds_are_those_of_the_matrices(name: Any, budget: Budget) -> None:
 def test_intervals_hold(name: Any, budget: Budget, epsilon: float) -> None:
     samples = 8000
     declared = Budget(epsilon, budget.delta)
-    releases = Stream(Histogram(samples), declared, T, name, secret=SECRET).run_totals(np.zeros((T, samples), np.int64))
+    releases = Stream(Histogram(samples), declared, T, name, secret=SECRET).run_totals(
+        np.zeros((T, samples), np.int64)
+    )
     for weights in ("decayed-0.9", RANDOM, band(7) / 7):
         view = releases.weighted(weights)
         for beta in (0.05, 0.001):
@@ -109,7 +130,11 @@ def test_noise_is_chosen_for_them(budget: Budget, views: tuple[str, ...]) -> Non
     stream = Stream(Count(), budget, 100, views=views, secret=SECRET, replay=True)
     found = candidates(Count(), budget, 100, views)
     assert {one.budget.pure for one in found} == ({True} if budget.pure else {True, False})
-    own = next(one for one in found if (one.engine.spec, one.budget) == (stream.factorization.spec, stream.budget))
+    own = next(
+        one
+        for one in found
+        if (one.engine.spec, one.budget) == (stream.factorization.spec, stream.budget)
+    )
     for view, std in zip(views, own.stds, strict=True):
         assert stream.std(np.arange(1, 101), view).max() == pytest.approx(std)
     if len(views) == 1:
@@ -146,7 +171,9 @@ def test_long_streams_forget_what_hardly_counts() -> None:
         whole = decays(0.9, 1500)
         stream = Stream(Count(), PURE, horizon, name, secret=SECRET, replay=True)
         exact = stream.std([700, 1499], whole)[:, 0]
-        np.testing.assert_allclose(decayed_std(model, Decayed(0.9), np.asarray([700, 1499])), exact, rtol=1e-6)
+        np.testing.assert_allclose(
+            decayed_std(model, Decayed(0.9), np.asarray([700, 1499])), exact, rtol=1e-6
+        )
     assert worst_of_view(model, "decayed-0.9", 2**20) > 0
 
 
@@ -187,7 +214,9 @@ def test_what_has_no_weighted_sums_is_refused() -> None:
             Stream(query, GAUSSIAN, T, views=["decayed-0.9"])
     with pytest.raises(ParameterError):
         Stream(Histogram(2), PURE, revise_for=3).std([1], "decayed-0.9")
-    assert Stream(Histogram(2), PURE, revise_for=3).std([365]).shape == (1, 1), "plain views are as ever"
+    assert Stream(Histogram(2), PURE, revise_for=3).std([365]).shape == (1, 1), (
+        "plain views are as ever"
+    )
     with pytest.raises(ParameterError, match="post-processed"):
         Stream(Count(), PURE, T, postprocess=["nonnegative"]).run([1]).weighted("decayed-0.9")
     stream = Stream(Histogram(["a"]), PURE, T)
@@ -197,7 +226,15 @@ def test_what_has_no_weighted_sums_is_refused() -> None:
         stream.std([3], "decayed-0.9")
     from evercount.declarations.declaration import StreamDeclaration
 
-    declared = {"name": "x", "query": "count", "budget": {"epsilon": 1.0, "delta": 0}, "tick": "1d", "horizon": 30}
+    declared = {
+        "name": "x",
+        "query": "count",
+        "budget": {"epsilon": 1.0, "delta": 0},
+        "tick": "1d",
+        "horizon": 30,
+    }
     for field in ("views", "noise_for"):
         with pytest.raises(ParameterError, match="decayed"):
-            StreamDeclaration.from_dict({**declared, "start": "2026-01-01", "zone": "UTC", field: ["decayed-0.9"]})
+            StreamDeclaration.from_dict(
+                {**declared, "start": "2026-01-01", "zone": "UTC", field: ["decayed-0.9"]}
+            )

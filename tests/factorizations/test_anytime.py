@@ -1,4 +1,5 @@
-"""`anytime`: the default without a horizon, its ratios to `balanced` told the horizon, and `unbounded` next to it."""
+"""`anytime`: the default without a horizon, its ratios to `balanced` told the horizon, and
+`unbounded` next to it."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from evercount.factorizations.optimal import Optimal, anytime_lower_bound
 
 
 @pytest.mark.parametrize(
-    ("exponent", "ratio", "old"), [(4, 1.2728, 1.2837), (8, 1.2472, 1.2608), (12, 1.2238, 1.2320), (16, 1.2058, 1.2110)]
+    ("exponent", "ratio", "old"),
+    [(4, 1.2728, 1.2837), (8, 1.2472, 1.2608), (12, 1.2238, 1.2320), (16, 1.2058, 1.2110)],
 )
 def test_ratios_to_balanced(exponent: int, ratio: float, old: float) -> None:
     told = factorization("balanced", 2**exponent)
@@ -44,8 +46,9 @@ def test_new_streams_take_it_and_old_ones_keep_theirs() -> None:
 def test_no_endless_factorization_comes_closer() -> None:
     """The certified ratio is below that of each endless factorization, and grows with the horizon.
 
-    A bound that is too large is caught: with `optimal` told T = 64, which is not endless, the ratio is 1 at 64 and
-    far above it at early ticks, and its largest ratio must not be below the bound either.
+    A bound that is too large is caught: with `optimal` told T = 64, which is not endless, the ratio
+    is 1 at 64 and far above it at early ticks, and its largest ratio must not be below the bound
+    either.
     """
     bounds = [anytime_lower_bound(ticks) for ticks in (2, 16, 64)]
     assert bounds == sorted(bounds)

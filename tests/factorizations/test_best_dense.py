@@ -1,4 +1,5 @@
-"""The least error that any factorization has for some queries and a unit: certified, not beaten, and close to ours."""
+"""The least error that any factorization has for some queries and a unit: certified, not beaten,
+and close to ours."""
 
 from __future__ import annotations
 
@@ -19,7 +20,12 @@ from evercount.factorizations.participation import participation
 from evercount.planning import dense_optimum
 
 T = 24
-CASES = [((1, 7, None), 1, None, True), ((None,), 7, None, False), ((7,), 7, 7, True), ((1, None), 3, 10, False)]
+CASES = [
+    ((1, 7, None), 1, None, True),
+    ((None,), 7, None, False),
+    ((7,), 7, 7, True),
+    ((1, None), 3, 10, False),
+]
 """Widths of views, ticks of a unit, its period, and whether the worst tick counts."""
 
 
@@ -27,9 +33,15 @@ def view(width: int | None, ticks: int = T) -> np.ndarray:
     return np.tri(ticks) if width is None else np.triu(np.tri(ticks), 1 - width)
 
 
-def errors(engine: Factorization, workloads: list[np.ndarray], q: int, period: int | None, worst: bool) -> list[float]:
+def errors(
+    engine: Factorization, workloads: list[np.ndarray], q: int, period: int | None, worst: bool
+) -> list[float]:
     """From R itself and the bound that streams are calibrated to."""
-    R = engine.dense()[1] if isinstance(engine, Dense) else np.linalg.solve(engine.dense()[0], np.tri(engine.horizon))
+    R = (
+        engine.dense()[1]
+        if isinstance(engine, Dense)
+        else np.linalg.solve(engine.dense()[0], np.tri(engine.horizon))
+    )
     size = np.sqrt(participation(engine, q, period))
     variances = [np.sum(np.linalg.solve(R.T, rows.T) ** 2, axis=0) for rows in workloads]
     return [float(np.sqrt(one.max() if worst else one.mean())) * size for one in variances]
@@ -37,15 +49,20 @@ def errors(engine: Factorization, workloads: list[np.ndarray], q: int, period: i
 
 @pytest.mark.parametrize(("widths", "q", "period", "worst"), CASES, ids=repr)
 def test_no_factorization_beats_the_certificate(widths, q, period, worst):
-    """Ours, random ones and the optimum itself, which also shows that the bound could not be much higher."""
+    """Ours, random ones and the optimum itself, which also shows that the bound could not be much
+    higher."""
     workloads = [view(width) for width in widths]
     best = dense_optimum(widths, T, q, period, worst)
     found = best.certificate
     assert found.least_score <= found.score * (1 + 1e-9)
     assert found.gap < (0.01 if q == 1 else 0.3)
     assert errors(best, workloads, q, period, worst) == pytest.approx(found.errors, rel=1e-6)
-    engines: list[Factorization] = [factorization(name, T) for name in ("balanced", "square-root", "fresh", "optimal")]
-    engines.append(Blend(T, fit_blend(["running" if width is None else width for width in widths], T, q)))
+    engines: list[Factorization] = [
+        factorization(name, T) for name in ("balanced", "square-root", "fresh", "optimal")
+    ]
+    engines.append(
+        Blend(T, fit_blend(["running" if width is None else width for width in widths], T, q))
+    )
     rng = np.random.default_rng(1)
     for size in (0.02, 0.2):
         right = np.eye(T) + np.tril(rng.exponential(size, (T, T)) ** 2)
@@ -53,12 +70,16 @@ def test_no_factorization_beats_the_certificate(widths, q, period, worst):
     for engine in engines:
         own = errors(engine, workloads, q, period, worst)
         assert all(one >= least * (1 - 1e-9) for one, least in zip(own, found.alone, strict=True))
-        assert max(one / least for one, least in zip(own, found.alone, strict=True)) >= found.least_score
+        assert (
+            max(one / least for one, least in zip(own, found.alone, strict=True))
+            >= found.least_score
+        )
 
 
 @pytest.mark.parametrize(("q", "period"), [(3, None), (3, 5), (4, 4), (1, None)])
 def test_the_bound_of_units_is_one_of_legal_changes(q, period):
-    """Every cost is one of a legal change: none is above the largest Σ|G_ij| over sets of q ticks, by brute force.
+    """Every cost is one of a legal change: none is above the largest Σ|G_ij| over sets of q ticks,
+    by brute force.
 
     Planted: with the changes of a unit of one more tick, a cost is above it.
     """
@@ -81,14 +102,17 @@ def test_the_bound_of_units_is_one_of_legal_changes(q, period):
         assert max(float(part.max(initial=0.0)) for part in costs) <= most * (1 + 1e-12)
         direct = float(changes.u @ costs[0] + changes.signs @ costs[1])
         assert changes.u.sum() + changes.signs.sum() == pytest.approx(1.0)
-        assert float(np.sum(unit.mean(changes) * G)) == pytest.approx(direct), "the mean is that of the same changes"
+        assert float(np.sum(unit.mean(changes) * G)) == pytest.approx(direct), (
+            "the mean is that of the same changes"
+        )
     ones = np.ones((ticks, ticks))
     more = _Unit.of(ticks, q + 1, None)
     assert max(float(part.max()) for part in more.costs(ones, more.start()) if part.size) > q * q
 
 
 def test_costly_changes_are_found():
-    """The search reaches the costliest sets of three of nine ticks in nearly all matrices: the bound is tight by it."""
+    """The search reaches the costliest sets of three of nine ticks in nearly all matrices: the
+    bound is tight by it."""
     rng, found = np.random.default_rng(3), 0
     unit = _Unit.of(9, 3, None)
     for _ in range(20):
@@ -105,7 +129,8 @@ def test_costly_changes_are_found():
 
 
 def test_fresh_noise_is_best_for_what_a_unit_fills():
-    """A person of 7 ticks moves a week by 7, so no noise for weeks has less than fresh noise has."""
+    """A person of 7 ticks moves a week by 7, so no noise for weeks has less than fresh noise
+    has."""
     assert dense_optimum((1,), T).certificate.errors == pytest.approx((1.0,))
     for width, least in ((1, 7**0.5), (7, 7.0)):
         found = dense_optimum((width,), T, 7, None, True).certificate
@@ -114,7 +139,8 @@ def test_fresh_noise_is_best_for_what_a_unit_fills():
 
 
 def test_any_linear_queries():
-    """Decayed sums, and the average of each weekday so far: ticks that no query reads have noise of a finite size."""
+    """Decayed sums, and the average of each weekday so far: ticks that no query reads have noise of
+    a finite size."""
     lags = np.subtract.outer(np.arange(T), np.arange(T))
     decayed = np.where(lags >= 0, 0.8 ** np.maximum(lags, 0), 0.0)
     weekdays = np.where((lags >= 0) & (lags % 7 == 0), 1.0, 0.0)
@@ -177,7 +203,11 @@ def test_a_blend_is_close():
     """T = 365, events: day, week and running total together, worst ticks."""
     best = dense_optimum((1, 7, None), 365, 1, None, True).certificate
     own = errors(
-        Blend(365, fit_blend((1, 7, "running"), 365)), [view(width, 365) for width in (1, 7, None)], 1, None, True
+        Blend(365, fit_blend((1, 7, "running"), 365)),
+        [view(width, 365) for width in (1, 7, None)],
+        1,
+        None,
+        True,
     )
     score = max(one / least for one, least in zip(own, best.alone, strict=True))
     assert score <= 1.05 * best.least_score

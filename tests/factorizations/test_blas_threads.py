@@ -1,4 +1,5 @@
-"""The number of BLAS threads is that of the whole process: threads that want different ones do not disturb others."""
+"""The number of BLAS threads is that of the whole process: threads that want different ones do not
+disturb others."""
 
 from __future__ import annotations
 
@@ -46,7 +47,9 @@ def test_what_was_set_before_is_set_again_whoever_leaves_first() -> None:
     assert threads() == before
 
 
-def test_the_solver_of_optimal_has_its_threads_while_others_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_solver_of_optimal_has_its_threads_while_others_draw(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Its last digits depend on their number, and snapshots on these digits."""
     inside, leave, seen = threading.Event(), threading.Event(), []
 
@@ -101,7 +104,9 @@ def test_a_library_that_was_loaded_after_the_first_use_is_seen() -> None:
     assert numbers == "{1}\n"
 
 
-@pytest.mark.parametrize(("views", "ticks", "q"), [((1, "running"), 50, 1), ((1, "running"), 70, 7)])
+@pytest.mark.parametrize(
+    ("views", "ticks", "q"), [((1, "running"), 50, 1), ((1, "running"), 70, 7)]
+)
 def test_a_fit_has_one_thread(
     monkeypatch: pytest.MonkeyPatch, views: tuple[int | str, ...], ticks: int, q: int
 ) -> None:

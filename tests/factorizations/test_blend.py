@@ -1,4 +1,5 @@
-"""`blend`: any interlaced filter is a factorization, fits reach their bars, and parameters are rebuilt bit for bit."""
+"""`blend`: any interlaced filter is a factorization, fits reach their bars, and parameters are
+rebuilt bit for bit."""
 
 from __future__ import annotations
 
@@ -65,7 +66,9 @@ FITTED_1000 = BlendFilter.from_dict(
 def random_filter(rng, order):
     """Roots of all time scales, some as close as they may be."""
     while True:
-        gaps = np.where(rng.random(2 * order) < 0.3, LEAST_GAP * 1.5, rng.exponential(1.0, 2 * order))
+        gaps = np.where(
+            rng.random(2 * order) < 0.3, LEAST_GAP * 1.5, rng.exponential(1.0, 2 * order)
+        )
         u = np.exp(np.log(rng.choice([1e-6, 1e-3, 0.1])) + np.cumsum(gaps))
         roots = [round_root(x / (1 + x)) for x in u]
         try:
@@ -75,7 +78,11 @@ def random_filter(rng, order):
 
 
 def random_weights(rng):
-    return tuple((np.rint(rng.uniform(-1, 1, 10) * rng.choice([0.1, 1]) * 2**WEIGHT_BITS) / 2**WEIGHT_BITS).tolist())
+    return tuple(
+        (
+            np.rint(rng.uniform(-1, 1, 10) * rng.choice([0.1, 1]) * 2**WEIGHT_BITS) / 2**WEIGHT_BITS
+        ).tolist()
+    )
 
 
 def with_weights(filter_, weights):
@@ -87,7 +94,9 @@ def with_taps(filter_, taps, weights=(0.0,) * 10):
 
 
 def random_taps(rng, number):
-    return tuple((np.sort(rng.integers(0, 2**WEIGHT_BITS + 1, number))[::-1] / 2**WEIGHT_BITS).tolist())
+    return tuple(
+        (np.sort(rng.integers(0, 2**WEIGHT_BITS + 1, number))[::-1] / 2**WEIGHT_BITS).tolist()
+    )
 
 
 def gram_falls(G):
@@ -108,7 +117,9 @@ def test_any_filter_gives_factors_with_columns_of_at_most_one():
             assert columns.max() <= 1
             assert columns.min() >= 1 - 1e-4
             assert R.min() >= 0
-            assert np.allclose(engine.row_norms(np.arange(1, T + 1)), np.linalg.norm(L, axis=1), rtol=1e-9)
+            assert np.allclose(
+                engine.row_norms(np.arange(1, T + 1)), np.linalg.norm(L, axis=1), rtol=1e-9
+            )
             if engine.falling_gram:
                 assert gram_falls(R.T @ R)
             falling.add(engine.falling_gram)
@@ -116,7 +127,8 @@ def test_any_filter_gives_factors_with_columns_of_at_most_one():
 
 
 def test_weights_give_factors_with_columns_of_at_most_one():
-    """Weights of rows and columns are public numbers: what is proved of the filter holds with any."""
+    """Weights of rows and columns are public numbers: what is proved of the filter holds with
+    any."""
     rng = np.random.default_rng(5)
     falling = set()
     for T in [*range(1, 20), 64, 133, 200]:
@@ -127,7 +139,9 @@ def test_weights_give_factors_with_columns_of_at_most_one():
             columns = np.linalg.norm(R, axis=0)
             assert 1 - 1e-2 <= columns.max() <= 1
             assert R.min() >= 0
-            assert np.allclose(engine.row_norms(np.arange(1, T + 1)), np.linalg.norm(L, axis=1), rtol=1e-9)
+            assert np.allclose(
+                engine.row_norms(np.arange(1, T + 1)), np.linalg.norm(L, axis=1), rtol=1e-9
+            )
             falls = gram_falls(R.T @ R)
             assert falls or not engine.falling_gram
             falling.add(falls)
@@ -136,7 +150,8 @@ def test_weights_give_factors_with_columns_of_at_most_one():
 
 @pytest.mark.parametrize("T", [5, 12])
 def test_persons_cost_no_more_than_claimed_with_weights(T):
-    """All sets of ticks, whatever the weights are. Planted: entries far from the diagonal that nobody looks at."""
+    """All sets of ticks, whatever the weights are. Planted: entries far from the diagonal that
+    nobody looks at."""
     rng, caught = np.random.default_rng(6), 0
     masks = (np.arange(1 << T)[:, None] >> np.arange(T)) & 1
     sizes = masks.sum(axis=1)
@@ -155,47 +170,66 @@ def test_taps_give_factors_of_the_counting_matrix():
     rng = np.random.default_rng(7)
     for T in [1, 2, 5, 8, 13, 64, 200]:
         for order, taps in ((0, 1), (1, 6), (3, 2), (8, 13)):
-            filter_ = with_taps(random_filter(rng, order), random_taps(rng, taps), random_weights(rng))
+            filter_ = with_taps(
+                random_filter(rng, order), random_taps(rng, taps), random_weights(rng)
+            )
             engine = TappedBlend(T, filter_)
             L, R = engine.dense()
             assert np.abs(L @ R - counting_matrix(T)).max() < 1e-9
-            assert np.allclose(engine.row_norms(np.arange(1, T + 1)), np.linalg.norm(L, axis=1), rtol=1e-9)
+            assert np.allclose(
+                engine.row_norms(np.arange(1, T + 1)), np.linalg.norm(L, axis=1), rtol=1e-9
+            )
             assert engine.column_norm >= np.linalg.norm(R, axis=0).max()
             assert not engine.falling_gram or gram_falls(R.T @ R)
 
 
 def test_taps_multiply_the_response_of_the_filter():
-    """Without weights of rows, increments of L are n_t times the response of A/F, here in fractions."""
+    """Without weights of rows, increments of L are n_t times the response of A/F, here in
+    fractions."""
     T, filter_ = 40, with_taps(BlendFilter((0.0625, 0.25), (0.125, 0.75)), (0.5, 0.375, 0.25))
     series = [Fraction(1), *map(Fraction, filter_.taps), *[Fraction(0)] * T][:T]
     for pole, zero in zip(filter_.poles, filter_.zeros, strict=True):
-        series = [own - (1 - Fraction(pole)) * before for own, before in zip(series, [0, *series], strict=False)]
-        series = list(accumulate(series, lambda before, own, zero=zero: own + (1 - Fraction(zero)) * before))
+        series = [
+            own - (1 - Fraction(pole)) * before
+            for own, before in zip(series, [0, *series], strict=False)
+        ]
+        series = list(
+            accumulate(series, lambda before, own, zero=zero: own + (1 - Fraction(zero)) * before)
+        )
     increments = np.diff(TappedBlend(T, filter_).dense()[0], axis=0, prepend=0.0)
     for t in range(T):
-        assert np.allclose(increments[t, : t + 1] / increments[t, t], [float(x) for x in series[t::-1]], atol=1e-12)
+        assert np.allclose(
+            increments[t, : t + 1] / increments[t, t], [float(x) for x in series[t::-1]], atol=1e-12
+        )
 
 
 def test_taps_are_the_same_doubles_everywhere():
-    """A stream is continued on another machine with the same noise: L is made without matrix products."""
-    filter_ = with_taps(BlendFilter((0.001953125, 0.25), (0.03125, 0.75)), (0.5, 0.375, 0.25, 0.125))
+    """A stream is continued on another machine with the same noise: L is made without matrix
+    products."""
+    filter_ = with_taps(
+        BlendFilter((0.001953125, 0.25), (0.03125, 0.75)), (0.5, 0.375, 0.25, 0.125)
+    )
     left = TappedBlend(60, filter_).dense()[0]
     assert hashlib.sha256(left.astype("<f8").tobytes()).hexdigest() == TAPPED_DOUBLES
 
 
 @pytest.mark.parametrize(("T", "p"), [(6, 2), (9, 4), (11, 7), (7, 7)])
 def test_periods_cost_no_more_than_claimed_with_taps(T, p):
-    """All changes of ±1 within p ticks, and vectors. Planted: negative entries for free, and for one tick less."""
+    """All changes of ±1 within p ticks, and vectors. Planted: negative entries for free, and for
+    one tick less."""
     rng, free, less = np.random.default_rng(p), 0, 0
     signs = 1 - 2 * ((np.arange(1 << (p - 1))[:, None] >> np.arange(p)) & 1)
     for order in (0, 1, 3, 8) * 3:
-        engine = TappedBlend(T, with_taps(random_filter(rng, order), random_taps(rng, p - 1), random_weights(rng)))
+        engine = TappedBlend(
+            T, with_taps(random_filter(rng, order), random_taps(rng, p - 1), random_weights(rng))
+        )
         R = engine.dense()[1]
         claimed = participation(engine, p, p)
         for first in range(T - p + 1):
             columns = R[:, first : first + p]
             worst = float(np.square(signs @ columns.T).sum(axis=1).max())
-            for _ in range(20):  # unit vectors over three cells, improved one by one: each towards what it helps most
+            # unit vectors over three cells, improved one by one: each towards what it helps most
+            for _ in range(20):
                 D = rng.normal(size=(p, 3))
                 for i in list(range(p)) * 8:
                     D[i] = 0.0
@@ -212,7 +246,8 @@ def test_periods_cost_no_more_than_claimed_with_taps(T, p):
 
 
 def test_negative_entries_cost_less_than_their_size():
-    """Seven ticks whose entries are all −c: magnitudes would cost 42·c, and no unit can have more than 7·c."""
+    """Seven ticks whose entries are all −c: magnitudes would cost 42·c, and no unit can have more
+    than 7·c."""
     G = np.eye(7) * 1.1 - 0.1
     assert module.gram_sum(np.abs(G), 7, 7) == pytest.approx(7 + 4.2)
     assert module.signed_sum(G, 7, 7) == pytest.approx(7 + 0.7)
@@ -229,7 +264,12 @@ def test_long_columns_never_exceed_one():
 
 def test_zeros_that_do_not_interlace_are_refused():
     """And rightly: a planted filter of this kind has a negative Gram entry."""
-    for poles, zeros in [((0.1, 0.2), (0.3, 0.4)), ((0.25,), (0.125,)), ((0.25,), (0.25,)), ((0.5,), (0.50005,))]:
+    for poles, zeros in [
+        ((0.1, 0.2), (0.3, 0.4)),
+        ((0.25,), (0.125,)),
+        ((0.25,), (0.25,)),
+        ((0.5,), (0.50005,)),
+    ]:
         with pytest.raises(ParameterError):
             BlendFilter(tuple(map(round_root, poles)), tuple(map(round_root, zeros)))
     filter_ = Rational(np.asarray([0.5]), np.asarray([0.25]))
@@ -276,7 +316,9 @@ def test_parameters_are_rebuilt_bit_for_bit():
     again = BlendFilter.from_dict(json.loads(json.dumps(filter_.to_dict())))
     assert again == filter_
     assert fit_blend((1, 7, "running"), 100) == filter_, "one machine finds the same numbers again"
-    pairs = zip(Blend(100, filter_).public_parameters(), Blend(100, again).public_parameters(), strict=True)
+    pairs = zip(
+        Blend(100, filter_).public_parameters(), Blend(100, again).public_parameters(), strict=True
+    )
     assert all(np.array_equal(a, b) for a, b in pairs)
     weighted = with_weights(filter_, (0.25, 0.125, 0.0625, -(2.0**-WEIGHT_BITS), *[0.0] * 6))
     assert BlendFilter.from_dict(json.loads(json.dumps(weighted.to_dict()))) == weighted != filter_
@@ -284,11 +326,16 @@ def test_parameters_are_rebuilt_bit_for_bit():
         Blend(None, weighted)
 
 
-@pytest.mark.parametrize(("views", "q"), [(("running",), 5), ((1, "running"), 5), (("running",), 20)])
+@pytest.mark.parametrize(
+    ("views", "q"), [(("running",), 5), ((1, "running"), 5), (("running",), 20)]
+)
 def test_persons_with_running_totals_are_near_the_optimum(views, q):
-    """They are within 5 % of what no factorization can beat, alone and with days; without weights it is more."""
+    """They are within 5 % of what no factorization can beat, alone and with days; without weights
+    it is more."""
     T = 80
-    best = dense_optimum(tuple(None if view == "running" else view for view in views), T, q, None, True).certificate
+    best = dense_optimum(
+        tuple(None if view == "running" else view for view in views), T, q, None, True
+    ).certificate
     fitted = fit_blend(views, T, q)
 
     def above(filter_):
@@ -301,7 +348,9 @@ def test_persons_with_running_totals_are_near_the_optimum(views, q):
     assert not fitted.taps
     assert above(fitted) < 1.05
     assert above(fitted) < above(with_weights(fitted, ())) - 0.02
-    check_hands_on(Blend(T, fitted), Count(), Budget(1.0, 1e-6, unit="user", max_per_tick=1, max_ticks=q), T)
+    check_hands_on(
+        Blend(T, fitted), Count(), Budget(1.0, 1e-6, unit="user", max_per_tick=1, max_ticks=q), T
+    )
 
 
 @pytest.mark.parametrize("period", soak_but([2], [2, 7]))
@@ -330,15 +379,22 @@ def test_periods_of_persons_with_running_totals_are_near_the_optimum(period):
     ),
 )
 def test_who_has_no_taps(views, q, period):
-    """Who may fill a part of a period only, who publishes weeks, and long periods (also above: near the optimum)."""
+    """Who may fill a part of a period only, who publishes weeks, and long periods (also above: near
+    the optimum)."""
     fitted = fit_blend(views, 64, q, period)
     assert fitted.weights
     assert not fitted.taps
 
 
 def test_who_has_no_weights():
-    """Events, views without running totals, and short or long horizons: their numbers are those of 1.0."""
-    for views, T, q in (((1, "running"), 100, 1), ((1, 7), 100, 7), ((1, "running"), 63, 7), (("running",), 600, 7)):
+    """Events, views without running totals, and short or long horizons: their numbers are those of
+    1.0."""
+    for views, T, q in (
+        ((1, "running"), 100, 1),
+        ((1, 7), 100, 7),
+        ((1, "running"), 63, 7),
+        (("running",), 600, 7),
+    ):
         assert not fit_blend(views, T, q).weights
 
 
@@ -351,7 +407,8 @@ def test_who_has_no_weights():
         (365, 30, (1,), (23.3,)),
         # the bars of whole streams in tests/engine/test_unit_noise.py::test_errors_for_persons
         pytest.param(365, 30, (1, 7, "running"), (27.5, 72.0, 263.0), marks=pytest.mark.soak),
-        pytest.param(365, 30, ("running",), (212.0,), marks=pytest.mark.soak),  # near the optimum at 80 ticks: above
+        # near the optimum at 80 ticks: above
+        pytest.param(365, 30, ("running",), (212.0,), marks=pytest.mark.soak),
         (365, 365, (1,), (80.8,)),
         pytest.param(365, 7, (1, 7, "running"), (13.8, 35.0, 79.0), marks=pytest.mark.soak),
         (12, 3, (1, "running"), (8.1, 21.5)),
@@ -360,7 +417,9 @@ def test_who_has_no_weights():
 def test_fits_reach_their_bars(ticks, q, views, bars):
     engine = Blend(ticks, fit_blend(views, ticks, q))
     scale = MULTIPLIER * np.sqrt(participation(engine, q))
-    found = [scale * worst_view(engine, view if isinstance(view, int) else None)[1] for view in views]
+    found = [
+        scale * worst_view(engine, view if isinstance(view, int) else None)[1] for view in views
+    ]
     assert all(value <= bar for value, bar in zip(found, bars, strict=True)), found
 
 
@@ -370,7 +429,11 @@ LONG_FITS = [(1000, 400, (1, 5, "running")), (10**5, 1, (1, 5, "running"))]
 @pytest.mark.parametrize(
     ("T", "q", "views"),
     [
-        *[(T, q, views) for T, q in ((2, 1), (17, 5)) for views in ((1,), (1, 5, "running"), (10**6,))],
+        *[
+            (T, q, views)
+            for T, q in ((2, 1), (17, 5))
+            for views in ((1,), (1, 5, "running"), (10**6,))
+        ],
         *[(10**5, 1, views) for views in ((1,), (10**6,))],
         *soak_but([], LONG_FITS),
     ],

@@ -1,4 +1,5 @@
-"""Matrices of your own: the norm that noise is calibrated to holds for every change, and what is wrong is refused."""
+"""Matrices of your own: the norm that noise is calibrated to holds for every change, and what is
+wrong is refused."""
 
 from __future__ import annotations
 
@@ -42,13 +43,16 @@ def exact_right(L: np.ndarray) -> list[list[Fraction]]:
     T = len(L)
     rows: list[list[Fraction]] = []
     for t in range(T):
-        done = [sum((Fraction(L[t, k]) * rows[k][j] for k in range(t)), Fraction(0)) for j in range(T)]
+        done = [
+            sum((Fraction(L[t, k]) * rows[k][j] for k in range(t)), Fraction(0)) for j in range(T)
+        ]
         rows.append([(Fraction(int(j <= t)) - done[j]) / Fraction(L[t, t]) for j in range(T)])
     return rows
 
 
 def largest_excess(engine: Dense, norm: float) -> float:
-    """The largest ‖R*·d‖²/(norm²·(P² + N²)) over all changes of −1, 0 and 1, in exact arithmetic; above 1: a breach."""
+    """The largest ‖R*·d‖²/(norm²·(P² + N²)) over all changes of −1, 0 and 1, in exact arithmetic;
+    above 1: a breach."""
     R = exact_right(engine.dense()[0])
     T, worst = len(R), Fraction(0)
     for d in itertools.product((-1, 0, 1), repeat=T):
@@ -65,7 +69,9 @@ CASES = {
     "balanced": Dense(*Balanced(5).dense()),
     "computed R": Dense(SquareRoot(5).dense()[0]),
     "of a tree": Dense.of_noise(BinaryTree(5).dense()[0]),
-    "R with six digits": Dense(SquareRoot(5).dense()[0], SquareRoot(5).dense()[1] + 1e-10 * np.tri(5)),
+    "R with six digits": Dense(
+        SquareRoot(5).dense()[0], SquareRoot(5).dense()[1] + 1e-10 * np.tri(5)
+    ),
 }
 
 
@@ -75,13 +81,16 @@ def test_no_change_beats_the_norm(case):
 
 
 def test_planted_norms_are_caught():
-    """The rule of columns alone, right where all Gram entries are ≥ 0, and a norm that is 2 % too small."""
+    """The rule of columns alone, right where all Gram entries are ≥ 0, and a norm that is 2 % too
+    small."""
     engine = of_right(ODD)
     assert largest_excess(engine, 1.0) == pytest.approx(1.5)
     assert engine.column_norm**2 == pytest.approx(1.5), "and no smaller norm would do"
     assert largest_excess(CASES["balanced"], CASES["balanced"].column_norm * 0.98) > 1
     beaten = [case for case, one in CASES.items() if largest_excess(one, _columns(one)) > 1]
-    assert {"two ticks", "random 3"} <= set(beaten), "without the negative entries the rule must fail somewhere"
+    assert {"two ticks", "random 3"} <= set(beaten), (
+        "without the negative entries the rule must fail somewhere"
+    )
 
 
 def _columns(engine: Dense) -> float:
@@ -89,7 +98,8 @@ def _columns(engine: Dense) -> float:
 
 
 def test_a_right_factor_that_is_off_is_paid_for():
-    """R* is what L hides: an R that is smaller than it by what the tolerance allows must not lower the noise."""
+    """R* is what L hides: an R that is smaller than it by what the tolerance allows must not lower
+    the noise."""
     L, R = SquareRoot(20).dense()
     shrunk = R * (1 - 2e-11)
     engine, right = Dense(L, shrunk), exact_right(L)
@@ -117,10 +127,13 @@ def test_falling_rows_are_checked_on_the_matrix():
     rises = np.eye(9) + 0.5 * np.eye(9, k=-2)  # G(1, 2) = 0 < G(1, 3)
     assert not of_right(rises).falling_gram
     assert not of_right(ODD).falling_gram
-    for R, holds in ((bands, True), (rises, False)):  # changes of a value that is 0 or 1: c² for each, if rows fall
+    # changes of a value that is 0 or 1: c² for each, if rows fall
+    for R, holds in ((bands, True), (rises, False)):
         values = np.asarray(list(itertools.product((0.0, 1.0), repeat=9))[1:])
         d = np.diff(values, axis=1, prepend=0.0)
-        costs = np.sum((d @ R.T) ** 2, axis=1) / (of_right(R).column_norm ** 2 * np.count_nonzero(d, axis=1))
+        costs = np.sum((d @ R.T) ** 2, axis=1) / (
+            of_right(R).column_norm ** 2 * np.count_nonzero(d, axis=1)
+        )
         assert (costs.max() <= 1) == holds
 
 
@@ -145,7 +158,8 @@ def test_it_is_a_factorization_like_others():
 
 
 def test_noise_of_any_matrix():
-    """A tree has more normals than ticks and an R that is not triangular: its noise has a triangular factorization."""
+    """A tree has more normals than ticks and an R that is not triangular: its noise has a
+    triangular factorization."""
     tree = BinaryTree(21)
     L, _ = tree.dense()
     engine = Dense.of_noise(L)
@@ -157,8 +171,10 @@ def test_noise_of_any_matrix():
 
 
 BAD = {
-    "L·R ≠ M": (lambda: Dense(np.eye(3), np.eye(3)), "L·R is 0 at row 2, column 1, where the counting matrix has 1"),
-    "R not triangular": (lambda: Dense(np.eye(2), [[1, 1], [0, 1]]), "R is not lower triangular .* react to releases"),
+    "L·R ≠ M": (lambda: Dense(np.eye(3), np.eye(3)),
+                "L·R is 0 at row 2, column 1, where the counting matrix has 1"),
+    "R not triangular": (lambda: Dense(np.eye(2), [[1, 1], [0, 1]]),
+                         "R is not lower triangular .* react to releases"),
     "L not triangular": (lambda: Dense([[1, 1], [0, 1]], np.eye(2)), "L is not lower triangular"),
     "L not triangular, R computed": (lambda: Dense([[1, 1], [0, 1]]), "normals of later ticks"),
     "NaN": (lambda: Dense(np.tri(2), [[1, 0], [np.nan, 1]]), "R has nan at row 2, column 1"),
@@ -188,7 +204,9 @@ def test_too_many_ticks_are_refused():
         Dense(np.eye(2049), np.eye(2049))
 
 
-@pytest.mark.parametrize("name", ["balanced", "periods-7", "pure-tree", "bridge", "best", "blend", "", 3])
+@pytest.mark.parametrize(
+    "name", ["balanced", "periods-7", "pure-tree", "bridge", "best", "blend", "", 3]
+)
 def test_taken_names_are_refused(name):
     with pytest.raises(ParameterError, match="name"):
         register_factorization(name, lambda horizon: Dense(np.tri(horizon), np.eye(horizon)))

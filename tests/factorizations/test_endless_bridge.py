@@ -1,4 +1,5 @@
-"""The endless bridge: L·R = M in integers, shares of every leaf, exact variances, and its distance to the bridge."""
+"""The endless bridge: L·R = M in integers, shares of every leaf, exact variances, and its distance
+to the bridge."""
 
 from __future__ import annotations
 
@@ -11,7 +12,12 @@ import pytest
 from evercount.bounds.tails import simultaneous_radius
 from evercount.errors import ParameterError
 from evercount.factorizations.laplace_bridge import ENDLESS, UNITS, Bridge
-from evercount.factorizations.laplace_choice import ENDS, EndlessBridge, epoch_bridge, pure_factorization
+from evercount.factorizations.laplace_choice import (
+    ENDS,
+    EndlessBridge,
+    epoch_bridge,
+    pure_factorization,
+)
 from evercount.factorizations.laplace_trees import LARGEST_TICKS, HybridTree
 
 TICKS = 700
@@ -19,7 +25,8 @@ TICKS = 700
 
 
 def whole_matrices(tree: EndlessBridge, ticks: int) -> tuple[np.ndarray, np.ndarray, int]:
-    """(L·2^bits, R, bits) in whole numbers, from the coefficients of each epoch and the totals of earlier ones."""
+    """(L·2^bits, R, bits) in whole numbers, from the coefficients of each epoch and the totals of
+    earlier ones."""
     last = int(tree.epochs([ticks])[0])
     bits = tree.tree(last).bits
     rows, columns = [], []
@@ -43,7 +50,8 @@ def whole_matrices(tree: EndlessBridge, ticks: int) -> tuple[np.ndarray, np.ndar
 @pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize("ticks", [1, 16, 17, 256, 257, TICKS])
 def test_left_times_right_is_the_count_in_integers(ticks: int, whole: bool) -> None:
-    """Doubles multiply whole numbers below 2^53 exactly, and faster. A coefficient that is off by one unit shows."""
+    """Doubles multiply whole numbers below 2^53 exactly, and faster. A coefficient that is off by
+    one unit shows."""
     left, right, bits = whole_matrices(EndlessBridge(whole), ticks)
     left, right = left.astype(float), right.astype(float)
     assert np.abs(left).sum(axis=1).max() < 2**53
@@ -72,22 +80,36 @@ def test_stated_variances_are_those_of_the_matrices() -> None:
     assert np.allclose(left @ right, np.tril(np.ones((TICKS, TICKS))))
     assert np.allclose(np.abs(right).sum(axis=0), 1.0)
     assert np.allclose(np.linalg.norm(left, axis=1), tree.row_norms(ticks))
-    for a, b in ((0, 5), (3, 3), (3, 16), (16, 17), (10, 40), (16, 300), (5, 600), (256, 257), (300, TICKS)):
+    for a, b in (
+        (0, 5),
+        (3, 3),
+        (3, 16),
+        (16, 17),
+        (10, 40),
+        (16, 300),
+        (5, 600),
+        (256, 257),
+        (300, TICKS),
+    ):
         first = left[a - 1] if a else 0 * left[0]
-        assert tree.difference_norm(a, b) == pytest.approx(np.linalg.norm(left[b - 1] - first), abs=1e-9)
+        assert tree.difference_norm(a, b) == pytest.approx(
+            np.linalg.norm(left[b - 1] - first), abs=1e-9
+        )
     for rate in (0.03, 2.0):
         exact, plain, largest = tree.laplace_errors(ticks, rate)
         assert plain == pytest.approx(2 / rate**2 * (left**2).sum(axis=1))
         assert (largest >= np.abs(left).max(axis=1) / rate * (1 - 1e-9)).all()
         assert (exact < plain).all()
-        ended, nodes = tree.dense(256)  # two epochs that are over: every node has ticks, and shows its share
+        # two epochs that are over: every node has ticks, and shows its share
+        ended, nodes = tree.dense(256)
         share = np.abs(nodes).max(axis=1)
         one = 0.5 / np.sinh(rate * share / 2) ** 2  # the variance of a node
         assert exact[:256] == pytest.approx(((ended * share) ** 2 @ one), rel=1e-9)
 
 
 def test_error_is_at_most_half_above_that_of_the_bridge_told_the_tick() -> None:
-    """The largest std so far over the worst std of the bridge for T = t, for t = 2^4 … 2^32; the hybrid is above 2."""
+    """The largest std so far over the worst std of the bridge for T = t, for t = 2^4 … 2^32; the
+    hybrid is above 2."""
     tree, hybrid = EndlessBridge(), HybridTree()
     for power in (4, 8, 12, 16, 24, 32):
         told = Bridge(1 << power).worst_row()[1]
@@ -107,7 +129,8 @@ def test_suspects_hold_the_worst_tick() -> None:
 
 
 def test_bounds_for_all_ticks_grow_with_the_ticks() -> None:
-    """Beyond 2^20 ticks every tick counts as the worst one: never below the bound of fewer ticks."""
+    """Beyond 2^20 ticks every tick counts as the worst one: never below the bound of fewer
+    ticks."""
     tree = EndlessBridge()
     radii = [simultaneous_radius(tree, 1.0, 0.05, ticks) for ticks in (16, 2**10, 2**16, 2**24)]
     assert radii == sorted(radii)
@@ -115,7 +138,8 @@ def test_bounds_for_all_ticks_grow_with_the_ticks() -> None:
 
 
 def test_the_table_is_frozen() -> None:
-    """Streams in the world depend on these numbers: a better table gets a new name, and this hash stays."""
+    """Streams in the world depend on these numbers: a better table gets a new name, and this hash
+    stays."""
     assert hashlib.sha256(repr(ENDLESS).encode()).hexdigest()[:16] == "8f754d806ad080ab"
     assert EndlessBridge().fingerprint == "b992b58f0408f917"
     assert EndlessBridge(integers=True).fingerprint != EndlessBridge().fingerprint

@@ -1,4 +1,5 @@
-"""One contract for every factorization: L·R = M, norms, streaming = block = dense, a nonnegative Gram matrix."""
+"""One contract for every factorization: L·R = M, norms, streaming = block = dense, a nonnegative
+Gram matrix."""
 
 from __future__ import annotations
 
@@ -48,7 +49,9 @@ def test_norms_and_gram_matrix(kind):
         if kind not in (Anytime, Unbounded):
             assert columns >= f.column_norm * (1 - 1e-8), T
         assert (R.T @ R).min() >= 0, T
-        assert np.allclose(f.row_norms(np.arange(1, T + 1)), np.linalg.norm(L, axis=1), rtol=1e-11), T
+        assert np.allclose(
+            f.row_norms(np.arange(1, T + 1)), np.linalg.norm(L, axis=1), rtol=1e-11
+        ), T
 
 
 @pytest.mark.parametrize("kind", EVERY, ids=lambda k: k.name)
@@ -61,7 +64,9 @@ def test_difference_norms(kind):
         for _ in range(40 if T > 2 else 4):
             s, t = sorted(int(x) for x in rng.integers(0, T + 1, 2))
             if t:
-                assert f.difference_norm(s, t) == pytest.approx(np.linalg.norm(L[t] - L[s]), rel=1e-9, abs=1e-12), T
+                assert f.difference_norm(s, t) == pytest.approx(
+                    np.linalg.norm(L[t] - L[s]), rel=1e-9, abs=1e-12
+                ), T
 
 
 @pytest.mark.parametrize("kind", EVERY, ids=lambda k: k.name)
@@ -88,7 +93,9 @@ def check_streaming(f, L, cells):
         draws = f.draws(state.tick, state.tick + ticks)
         before = [array.copy() for array in state.arrays]
         noise, following = f.block(state, z[at : at + draws], ticks)
-        assert all(np.array_equal(a, b) for a, b in zip(before, state.arrays, strict=True)), "block must be pure"
+        assert all(np.array_equal(a, b) for a, b in zip(before, state.arrays, strict=True)), (
+            "block must be pure"
+        )
         pieces.append(noise)
         state, at = following, at + draws
     assert np.abs(np.concatenate(pieces) - expected).max() <= tolerance
@@ -108,7 +115,9 @@ def test_long_scalar_blocks_equal_short_ones(kind):
     at_once, _ = f.block(f.initial(1), z, T)
     first, state = f.block(f.initial(1), z[: f.draws(0, T // 3)], T // 3)
     second, _ = f.block(state, z[f.draws(0, T // 3) :], T - T // 3)
-    assert np.allclose(np.concatenate([first, second]), at_once, rtol=0, atol=1e-9 * np.abs(at_once).max())
+    assert np.allclose(
+        np.concatenate([first, second]), at_once, rtol=0, atol=1e-9 * np.abs(at_once).max()
+    )
 
 
 @pytest.mark.parametrize("kind", EVERY, ids=lambda k: k.name)

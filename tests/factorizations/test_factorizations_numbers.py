@@ -1,4 +1,5 @@
-"""Known numbers of the factorizations: constants c, filter loss, column bounds at large horizons, unbounded streams."""
+"""Known numbers of the factorizations: constants c, filter loss, column bounds at large horizons,
+unbounded streams."""
 
 from __future__ import annotations
 
@@ -120,13 +121,16 @@ def test_planted_bound_is_caught():
     e2 = eta.at(0, 257) ** -2.0
     f2 = design(257).forward().values(257) ** 2
     true = np.asarray([np.sqrt(np.sum(e2[j:] * f2[: 257 - j])) for j in range(257)])
-    assert np.all(true <= n.at(0, 257)), "the bound holds for any weights, also for wild ones with few knots"
+    assert np.all(true <= n.at(0, 257)), (
+        "the bound holds for any weights, also for wild ones with few knots"
+    )
     bare = PiecewiseLinear(eta.knots, true[eta.knots])
     assert np.any(true > bare.at(0, 257)), "without the proved slack it would not"
 
 
 def test_norms_do_not_depend_on_the_sign_of_what_rounding_hides(monkeypatch):
-    """Both signs are tried where rounding hides one, and the margin of 1e-9 is enough: norms are what they were."""
+    """Both signs are tried where rounding hides one, and the margin of 1e-9 is enough: norms are
+    what they were."""
 
     def columns(T, endless=False):
         knots = dyadic_knots(T - 1, mirrored=not endless)
@@ -137,17 +141,22 @@ def test_norms_do_not_depend_on_the_sign_of_what_rounding_hides(monkeypatch):
     cases = [*((T, False) for T in (2, 3, 17, 300, 1025, 2**17 + 13, 2**31)), (2**40, True)]
     safe = [columns(*case) for case in cases]
     monkeypatch.setattr(row_weighted, "EVALUATION_ERROR", 0.0)
-    assert all(np.array_equal(columns(*case), values) for case, values in zip(cases, safe, strict=True))
-    monkeypatch.setattr(row_weighted, "EVALUATION_ERROR", 1e-6)  # a larger error is answered by larger norms
+    assert all(
+        np.array_equal(columns(*case), values) for case, values in zip(cases, safe, strict=True)
+    )
+    # a larger error is answered by larger norms
+    monkeypatch.setattr(row_weighted, "EVALUATION_ERROR", 1e-6)
     assert all(np.all(columns(*case) > values) for case, values in zip(cases, safe, strict=True))
 
 
 @pytest.mark.parametrize("T", [300, 5000, 10**6, 2**50])
 def test_rounding_of_sums_is_below_its_bound(T):
-    """Against arithmetic with mantissas of 64 bits, and a planted error of the size of the bound is seen."""
+    """Against arithmetic with mantissas of 64 bits, and a planted error of the size of the bound is
+    seen."""
     knots = dyadic_knots(T - 1, mirrored=True)
     assert len(knots) < 30_000
-    knots = knots[-2000:]  # the recursion runs backwards, and the last ticks have the shortest blocks
+    # the recursion runs backwards, and the last ticks have the shortest blocks
+    knots = knots[-2000:]
     lengths, eta = np.diff(knots), (knots + 1.0 + T / 18) ** -0.27 * (T - knots + 1.0) ** -0.28
     lack = design(T).pole_lack
     i, j = np.triu_indices(len(lack))
@@ -178,7 +187,9 @@ def test_knots_are_few_and_dyadic():
 def test_weights_do_not_depend_on_the_split():
     f = Balanced(10_000)
     at_once = f.weights.eta.at(0, 10_000)
-    pieces = np.concatenate([f.weights.eta.at(a, min(a + 777, 10_000)) for a in range(0, 10_000, 777)])
+    pieces = np.concatenate(
+        [f.weights.eta.at(a, min(a + 777, 10_000)) for a in range(0, 10_000, 777)]
+    )
     assert np.array_equal(at_once, pieces)
 
 
@@ -226,7 +237,8 @@ def test_unbounded_never_ends_and_its_columns_never_exceed_one():
         e = 1 / f.weights.eta.at(start, start + 4000)
         column = e * f.weights.filter.forward().values(4000) / f.weights.n.at(start, start + 1)[0]
         assert np.linalg.norm(column) < 1
-    # exact: Σ over the endless future of a column, in closed form where the weights have become constant
+    # exact: Σ over the endless future of a column, in closed form where the weights have become
+    # constant
     forward = f.weights.filter.forward()
     total = forward.squared_sums(np.asarray(1e18)) / f.weights.eta.at(2**49, 2**49 + 1)[0] ** 2
     assert np.sqrt(total) <= f.weights.n.at(2**49, 2**49 + 1)[0] <= np.sqrt(total) * (1 + 1e-5)
@@ -238,7 +250,8 @@ def test_unbounded_never_ends_and_its_columns_never_exceed_one():
 
 
 @pytest.mark.parametrize(
-    ("name", "horizon"), [("balanced", 2**16), ("balanced", 10**6), ("unbounded", None), ("normalized", 8760)]
+    ("name", "horizon"),
+    [("balanced", 2**16), ("balanced", 10**6), ("unbounded", None), ("normalized", 8760)],
 )
 def test_variances_between_knots_are_exact_enough(name: str, horizon: int | None) -> None:
     """Each std is a function of its tick alone, and within 1e-7 of the exact recursion."""
@@ -256,13 +269,16 @@ def test_variances_between_knots_are_exact_enough(name: str, horizon: int | None
 
 def complete_tree(height: int, ticks: int) -> FloatArray:
     """All nodes of the tree over 2^height ticks, restricted to the first `ticks`."""
-    rows = [np.repeat(np.eye(2 ** (height - level)), 2**level, axis=1) for level in range(height + 1)]
+    rows = [
+        np.repeat(np.eye(2 ** (height - level)), 2**level, axis=1) for level in range(height + 1)
+    ]
     return np.asarray(np.concatenate(rows)[:, :ticks])
 
 
 @pytest.mark.parametrize("T", [1, 2, 3, 8, 33, 64, 100])
 def test_honaker_full_streams_the_best_estimate(T: int) -> None:
-    """The noise has the covariance of the best linear estimate from all nodes, and RᵀR is that of the tree."""
+    """The noise has the covariance of the best linear estimate from all nodes, and RᵀR is that of
+    the tree."""
     engine = HonakerFull(T)
     left, right = engine.dense()
     size = 2**engine.height
@@ -283,7 +299,8 @@ def test_honaker_full_has_triangular_factors_of_no_larger_sensitivity(T: int) ->
     assert np.abs(np.triu(past, 1)).max() < 1e-12
     spare = np.linalg.eigvalsh(right.T @ right - past.T @ past)
     assert spare.min() > -1e-11
-    assert (spare.max() < 1e-11) == (T & (T - 1) == 0)  # between powers of two some nodes stay hidden
+    # between powers of two some nodes stay hidden
+    assert (spare.max() < 1e-11) == (T & (T - 1) == 0)
 
 
 def test_worst_tick_of_honaker_full() -> None:
@@ -308,7 +325,9 @@ def test_honaker_full_over_long_horizons() -> None:
     ticks = [1, 3, 64, 100]
     left, _ = engine.block(engine.initial(engine.draws(0, 100)), np.eye(engine.draws(0, 100)), 100)
     for s, t in pairwise(ticks):
-        assert engine.difference_norm(s, t) == pytest.approx(np.linalg.norm(left[t - 1] - left[s - 1]), rel=1e-12)
+        assert engine.difference_norm(s, t) == pytest.approx(
+            np.linalg.norm(left[t - 1] - left[s - 1]), rel=1e-12
+        )
         assert engine.row_norms([t])[0] == pytest.approx(np.linalg.norm(left[t - 1]), rel=1e-12)
     earlier = np.asarray([0, 1, 2**39, T - 1, T])
     each = [engine.difference_norm(tick, T) for tick in earlier.tolist()]
@@ -316,7 +335,8 @@ def test_honaker_full_over_long_horizons() -> None:
 
 
 def test_moments_of_dropped_runs_come_back_the_same() -> None:
-    """Few runs of blocks are kept; a difference is the same number before and after its run was dropped."""
+    """Few runs of blocks are kept; a difference is the same number before and after its run was
+    dropped."""
     engine = factorization("balanced", 10**6)
     assert isinstance(engine, Weighted)
     pairs = [(7, 900), (5000, 5003), (70_000, 130_001), (999_000, 10**6)]

@@ -1,4 +1,5 @@
-"""Bridges: L·R = M in integers, shares of every leaf, exact variances, stated bars, and the frozen table."""
+"""Bridges: L·R = M in integers, shares of every leaf, exact variances, stated bars, and the frozen
+table."""
 
 from __future__ import annotations
 
@@ -9,7 +10,15 @@ import numpy as np
 import pytest
 
 from evercount.errors import ParameterError
-from evercount.factorizations.laplace_bridge import PLAIN, TABLE, UNITS, Bridge, Design, branching, design_for
+from evercount.factorizations.laplace_bridge import (
+    PLAIN,
+    TABLE,
+    UNITS,
+    Bridge,
+    Design,
+    branching,
+    design_for,
+)
 from evercount.factorizations.laplace_choice import pure_factorization
 from evercount.factorizations.laplace_trees import LARGEST_TICKS, DigitTree, best_base
 from evercount.noise.laplace_sampler import variance
@@ -19,7 +28,8 @@ HORIZONS = [1, 2, 5, 7, 8, 24, 64, 100, 181, 365, 1000]
 
 
 def whole_matrices(bridge: Bridge) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(L·2^bits, R, shares) in whole numbers, a column of L and a row of R for each node that some tick uses."""
+    """(L·2^bits, R, shares) in whole numbers, a column of L and a row of R for each node that some
+    tick uses."""
     T = bridge.horizon
     nodes, weights, shares = bridge.coefficients(np.arange(1, T + 1))
     distinct, first, place = np.unique(nodes.ravel(), return_index=True, return_inverse=True)
@@ -34,7 +44,8 @@ def whole_matrices(bridge: Bridge) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize("horizon", [*HORIZONS, pytest.param(2000, marks=pytest.mark.soak)])
 def test_left_times_right_is_the_count_in_integers(horizon: int) -> None:
-    """Doubles multiply whole numbers below 2^53 exactly, and faster. A coefficient that is off by one unit shows."""
+    """Doubles multiply whole numbers below 2^53 exactly, and faster. A coefficient that is off by
+    one unit shows."""
     bridge = Bridge(horizon)
     left, right, _ = whole_matrices(bridge)
     left, right = left.astype(float), right.astype(float)
@@ -69,7 +80,8 @@ def test_every_range_of_the_table_has_shares_that_can_be_drawn() -> None:
 
 
 def test_the_table_is_frozen() -> None:
-    """Streams in the world depend on these numbers: a better table gets a new name, and this hash stays."""
+    """Streams in the world depend on these numbers: a better table gets a new name, and this hash
+    stays."""
     found = hashlib.sha256(repr((PLAIN, TABLE)).encode()).hexdigest()
     assert found[:16] == "5ab284e6b0676e22"
     prints = {T: Bridge(T).fingerprint for T in (6, 24, 1000, 2**16, 2**30)}
@@ -95,7 +107,9 @@ def test_stated_variances_are_those_of_the_coefficients(horizon: int) -> None:
         exact, plain, largest = bridge.laplace_errors(ticks, rate)
         each = np.vectorize(variance)(shares / UNITS * rate)
         assert exact == pytest.approx((scale**2 * each).sum(axis=1), rel=1e-9)
-        assert plain == pytest.approx((scale**2 * 2 / (shares / UNITS * rate) ** 2).sum(axis=1), rel=1e-9)
+        assert plain == pytest.approx(
+            (scale**2 * 2 / (shares / UNITS * rate) ** 2).sum(axis=1), rel=1e-9
+        )
         true = (np.abs(scale) / (shares / UNITS * rate)).max(axis=1)
         assert (largest >= true * (1 - 1e-12)).all()
         assert (largest <= 1.5 * true).all()
@@ -104,7 +118,9 @@ def test_stated_variances_are_those_of_the_coefficients(horizon: int) -> None:
     assert np.allclose(np.linalg.norm(left, axis=1), bridge.row_norms(ticks))
     for a, b in ((0, 5), (3, 3), (3, horizon), (horizon // 2, horizon // 2 + 1)):
         first = left[a - 1] if a else 0 * left[0]
-        assert bridge.difference_norm(a, b) == pytest.approx(np.linalg.norm(left[b - 1] - first), abs=1e-9)
+        assert bridge.difference_norm(a, b) == pytest.approx(
+            np.linalg.norm(left[b - 1] - first), abs=1e-9
+        )
     assert nodes.shape == (horizon, sum(bridge.branching))
 
 
@@ -114,7 +130,12 @@ def test_rows_of_some_ticks_are_rows_of_all(horizon: int) -> None:
     table = np.random.default_rng(horizon).integers(-50, 50, size=(2 * horizon + 200, 2))
     nodes, weights, _ = bridge.coefficients(np.arange(1, horizon + 1))
     want = np.einsum("tn,tnc->tc", weights, table[nodes])
-    for first, last in ((1, horizon), (1, 1), (horizon, horizon), (horizon // 3 + 1, horizon // 2 + 1)):
+    for first, last in (
+        (1, horizon),
+        (1, 1),
+        (horizon, horizon),
+        (horizon // 3 + 1, horizon // 2 + 1),
+    ):
         some, coefficients, _ = bridge.matrix(np.arange(first, last + 1))
         assert len(set(some.tolist())) == len(some)
         assert (coefficients @ table[some] == want[first - 1 : last]).all()
@@ -135,7 +156,15 @@ def test_stated_bars(horizon: int, worst: float, mean: float) -> None:
 
 @pytest.mark.parametrize(
     ("horizon", "part"),
-    [(24, 0.75), (100, 0.72), (365, 0.72), (1000, 0.72), (8760, 0.72), (2**14, 0.72), (2**20, 0.72)],
+    [
+        (24, 0.75),
+        (100, 0.72),
+        (365, 0.72),
+        (1000, 0.72),
+        (8760, 0.72),
+        (2**14, 0.72),
+        (2**20, 0.72),
+    ],
 )
 def test_worst_error_against_the_digit_tree(horizon: int, part: float) -> None:
     tree = DigitTree(horizon, best_base(horizon))
@@ -149,13 +178,24 @@ def test_worst_error_against_the_digit_tree(horizon: int, part: float) -> None:
 def test_never_worse_than_the_digit_tree(step: int) -> None:
     """Every horizon up to 40, every one or 49th up to 700, and some up to 2^40."""
     some = np.unique(np.geomspace(700, 2**22, 25).astype(np.int64)).tolist()[::step]
-    for horizon in [*range(1, 40), *range(40, 700, step * step), *some, 2**24 + 1, 10**9, 2**34 - 5, 2**40]:
+    for horizon in [
+        *range(1, 40),
+        *range(40, 700, step * step),
+        *some,
+        2**24 + 1,
+        10**9,
+        2**34 - 5,
+        2**40,
+    ]:
         tree = DigitTree(horizon, best_base(horizon))
-        assert Bridge(horizon).worst_row()[1] <= tree.levels * tree.worst_row()[1] * (1 + 1e-9), horizon
+        assert Bridge(horizon).worst_row()[1] <= tree.levels * tree.worst_row()[1] * (1 + 1e-9), (
+            horizon
+        )
 
 
 def test_below_gaussian_noise_and_its_lower_bound() -> None:
-    """At ε = 0.5, δ = 1e-10 and 2^16 ticks no Gaussian factorization is below 48.40; the bridge with δ = 0 is."""
+    """At ε = 0.5, δ = 1e-10 and 2^16 ticks no Gaussian factorization is below 48.40; the bridge
+    with δ = 0 is."""
     from evercount.bounds import nuclear_lower
     from evercount.privacy import Budget
 

@@ -1,4 +1,5 @@
-"""Trees for pure privacy: dense oracles, l1 sensitivity by enumeration, exact mean squared errors."""
+"""Trees for pure privacy: dense oracles, l1 sensitivity by enumeration, exact mean squared
+errors."""
 
 from __future__ import annotations
 
@@ -14,7 +15,9 @@ from evercount.factorizations.laplace_trees import (
     best_base,
 )
 
-TREES = [DigitTree(horizon, base) for base in (2, 3, 5, 19) for horizon in (1, 2, 7, 13, 64, 97, 100)]
+TREES = [
+    DigitTree(horizon, base) for base in (2, 3, 5, 19) for horizon in (1, 2, 7, 13, 64, 97, 100)
+]
 COUNT = np.tril(np.ones((200, 200)))
 
 
@@ -45,7 +48,8 @@ def test_every_tick_lies_in_at_most_levels_nodes(tree: DigitTree) -> None:
 
 
 def walk(tree: DigitTree, tick: int) -> dict[int, int]:
-    """The nodes of a prefix with their signs: the lowest digit that is not 0 moves towards 0, step by step."""
+    """The nodes of a prefix with their signs: the lowest digit that is not 0 moves towards 0, step
+    by step."""
     signs = {}
     for level, digit in enumerate(tree.digits([tick])[0].tolist()):
         for _ in range(abs(digit)):
@@ -67,7 +71,8 @@ def test_rows_are_the_walks(tree: DigitTree) -> None:
 
 
 def test_exact_mean_squared_error_at_full_trees() -> None:
-    """T = (k^h − 1)/2: mean weight h·(k² − 1)/(4k)·k^h/(k^h − 1), and the leading constant is least at k = 19."""
+    """T = (k^h − 1)/2: mean weight h·(k² − 1)/(4k)·k^h/(k^h − 1), and the leading constant is least
+    at k = 19."""
     for k, h in ((3, 5), (19, 2), (19, 4)):
         T = (k**h - 1) // 2
         tree = DigitTree(T, k)
@@ -109,7 +114,9 @@ def test_hybrid_budget(binary: bool) -> None:
 def test_weights_are_counted_without_listing_ticks(horizon: int, base: int) -> None:
     tree = DigitTree(horizon, base)
     counts = tree.weight_counts()
-    assert (counts == np.bincount(tree.weight(np.arange(1, horizon + 1)), minlength=len(counts))).all()
+    assert (
+        counts == np.bincount(tree.weight(np.arange(1, horizon + 1)), minlength=len(counts))
+    ).all()
 
 
 def test_names() -> None:

@@ -1,4 +1,5 @@
-"""What a unit costs that touches several ticks: all sets of ticks, intervals of long streams, and planted bugs."""
+"""What a unit costs that touches several ticks: all sets of ticks, intervals of long streams, and
+planted bugs."""
 
 from __future__ import annotations
 
@@ -8,9 +9,22 @@ import numpy as np
 import pytest
 
 from evercount.errors import ParameterError
-from evercount.factorizations import FACTORIZATIONS, Anytime, Balanced, Normalized, SquareRoot, Unbounded
+from evercount.factorizations import (
+    FACTORIZATIONS,
+    Anytime,
+    Balanced,
+    Normalized,
+    SquareRoot,
+    Unbounded,
+)
 from evercount.factorizations import participation as module
-from evercount.factorizations.filter_numbers import PiecewiseLinear, Rational, design, dyadic_knots, round_bits
+from evercount.factorizations.filter_numbers import (
+    PiecewiseLinear,
+    Rational,
+    design,
+    dyadic_knots,
+    round_bits,
+)
 from evercount.factorizations.laplace_trees import DigitTree
 from evercount.factorizations.participation import Family, dense_sum, participation
 from evercount.factorizations.row_weighted import Weighted, Weights, bounded_columns
@@ -46,13 +60,15 @@ def test_no_set_of_ticks_costs_more(kind, T):
     worst = worst_sets(gram(engine, T))
     claims = np.asarray([participation(engine, q) for q in range(1, T + 1)])
     assert np.all(claims >= worst[1:] * (1 - 1e-12))
-    loose = 1.65 if kind.name == "binary-tree" else 1.3  # the bound has the nodes that this tree never reads
+    # the bound has the nodes that this tree never reads
+    loose = 1.65 if kind.name == "binary-tree" else 1.3
     assert np.all(claims <= worst[1:] * loose), "and not much more"
     assert np.any(claims * 0.99 < worst[1:]), "one percent less would be caught"
 
 
 def test_no_set_of_ticks_costs_more_in_any_matrix():
-    """|G| of any shape: ticks are taken in order. Planted: entries far from the diagonal that nobody looks at."""
+    """|G| of any shape: ticks are taken in order. Planted: entries far from the diagonal that
+    nobody looks at."""
     rng, T, caught = np.random.default_rng(7), 10, 0
     for _ in range(20):
         R = rng.exponential(1.0, (T, T)) ** 3
@@ -78,7 +94,8 @@ def test_sets_within_a_period(kind):
 
 @pytest.mark.parametrize("T", [1, 2, 14, 120])
 def test_bounds_between_knots_hold_at_every_tick(T, monkeypatch):
-    """The way of long streams, taken for short ones: nothing is below the truth, and little above the exact way."""
+    """The way of long streams, taken for short ones: nothing is below the truth, and little above
+    the exact way."""
     endless = (Unbounded, Anytime) if T == 120 else ()  # their blocks are those of all horizons
     for kind in (Balanced, Normalized, SquareRoot, *endless):
         engine, q = kind(T), min(T, 40)
@@ -98,7 +115,8 @@ def test_bounds_between_knots_hold_at_every_tick(T, monkeypatch):
 
 
 def test_long_blocks_are_bounded_inside():
-    """Wild weights on few knots: the extremes lie inside blocks, and what knots alone show would be too small."""
+    """Wild weights on few knots: the extremes lie inside blocks, and what knots alone show would be
+    too small."""
     knots = np.asarray([0, 64, 128, 192, 256])
     eta = PiecewiseLinear(knots, np.asarray([1.0, 0.5, 0.2, 0.5, 1.0]))
     filter_ = design(257)
@@ -109,7 +127,9 @@ def test_long_blocks_are_bounded_inside():
     for d in range(1, 100):
         entries = np.diagonal(G, d)
         assert over(d, d) >= entries.max() * (1 - 1e-12)
-        assert over(d, d + 9) >= max(np.diagonal(G, k).max() for k in range(d, d + 10)) * (1 - 1e-12)
+        assert over(d, d + 9) >= max(np.diagonal(G, k).max() for k in range(d, d + 10)) * (
+            1 - 1e-12
+        )
         caught += entries[knots[knots >= d] - d].max() < entries.max() * (1 - 1e-6)
     assert caught > 10
     assert not any(Family.of(engine).falls), "so that the bound by distances is the one that counts"
@@ -154,7 +174,8 @@ def test_endless_streams_have_a_supremum(kind):
 
 
 def test_rows_are_not_columns():
-    """Columns fall, rows do not: a planted use of the form for rows claims 3.8 where three ticks cost 4.2."""
+    """Columns fall, rows do not: a planted use of the form for rows claims 3.8 where three ticks
+    cost 4.2."""
     G = np.asarray(
         [
             [0.6, 0.4, 0.0, 0.4, 0.0],
@@ -165,13 +186,16 @@ def test_rows_are_not_columns():
         ]
     )
     assert np.linalg.eigvalsh(G).min() > -1e-12, "a Gram matrix"
-    assert all(G[i, k] <= G[j, k] for k in range(5) for i, j in itertools.combinations(range(k + 1), 2))
+    assert all(
+        G[i, k] <= G[j, k] for k in range(5) for i, j in itertools.combinations(range(k + 1), 2)
+    )
     truth = worst_sets(G)[3]
     assert truth == pytest.approx(4.2)
     assert dense_sum(G, 3, columns=True) >= truth - 1e-12
     assert dense_sum(G, 3) >= truth - 1e-12
     assert dense_sum(G, 3, rows=True) == pytest.approx(3.8)
-    # the same matrix read backwards has rows that fall, and then the form for columns is the wrong one
+    # the same matrix read backwards has rows that fall, and then the form for columns is the wrong
+    # one
     assert dense_sum(G[::-1, ::-1], 3, rows=True) >= truth - 1e-12
     assert dense_sum(G[::-1, ::-1], 3, columns=True) == pytest.approx(3.8)
 
@@ -194,7 +218,10 @@ def test_members_that_do_not_fall_are_not_taken_for_falling():
         roots = np.sort(rng.random(6))
         filter_ = Rational(round_bits(roots[0::2]), round_bits(roots[1::2]))
         knots = dyadic_knots(T - 1, mirrored=True)
-        eta = PiecewiseLinear(knots, round_bits(np.exp(rng.choice([0.02, 0.3, 1.0]) * rng.standard_normal(T).cumsum())))
+        eta = PiecewiseLinear(
+            knots,
+            round_bits(np.exp(rng.choice([0.02, 0.3, 1.0]) * rng.standard_normal(T).cumsum())),
+        )
         engine = Weighted(Weights(filter_, eta, bounded_columns(filter_, eta, endless=False)), T)
         worst = worst_sets(gram(engine, T))
         assert all(participation(engine, q) >= worst[q] * (1 - 1e-12) for q in range(1, T + 1))
@@ -203,13 +230,17 @@ def test_members_that_do_not_fall_are_not_taken_for_falling():
 
 
 def test_laplace_nodes_of_several_ticks():
-    """ε of all nodes together, for every way in which a unit of q ticks can change them; one tick more is caught."""
+    """ε of all nodes together, for every way in which a unit of q ticks can change them; one tick
+    more is caught."""
     q, m, l1, epsilon = 3, 2, 1.0, 0.7
     tree = DigitTree(13, 3)
     R = np.abs(tree.dense()[1])
     rate = node_rate(epsilon, q * m * l1, 1.0, tree.levels)
     worst = [
-        max(float(R[:, list(J)].sum()) * m * l1 * rate for J in itertools.combinations(range(13), size))
+        max(
+            float(R[:, list(J)].sum()) * m * l1 * rate
+            for J in itertools.combinations(range(13), size)
+        )
         for size in (q, q + 1)
     ]
     assert worst[0] <= epsilon < worst[1]

@@ -1,4 +1,5 @@
-"""Periods: against dense matrices, exact noise with the stated covariance, an error that does not grow, attacks."""
+"""Periods: against dense matrices, exact noise with the stated covariance, an error that does not
+grow, attacks."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ def test_blocks_multiply_to_the_running_count(width: int) -> None:
     assert np.linalg.norm(right, axis=0).max() <= engine.column_norm * (1 + 1e-12)
     assert np.all(right.T @ right >= 0)
     rows = np.vstack([np.zeros(40), left])
-    assert engine.row_norms(np.arange(1, 41)) == pytest.approx(np.linalg.norm(left, axis=1), rel=1e-6)
+    assert engine.row_norms(np.arange(1, 41)) == pytest.approx(
+        np.linalg.norm(left, axis=1), rel=1e-6
+    )
     for a in range(41):
         for b in range(max(a, 1), 41):
             want = np.linalg.norm(rows[b] - rows[a])
@@ -44,8 +47,13 @@ def test_exact_noise_has_the_stated_covariance() -> None:
     stream = Stream(Histogram(cells), Budget(1.0, 1e-6), ticks, "periods-5", secret=SECRET)
     noise = stream.run_totals(np.zeros((ticks, cells), np.int64)).values
     left, _ = stream.factorization.dense(ticks)
-    ends = np.asarray([(t + 5) // 5 for t in range(ticks)], dtype=float)  # one rounding for each period so far
-    expected = stream.sigma**2 * left @ left.T + np.minimum.outer(ends - 1, ends - 1) / 12 + np.eye(ticks) / 12
+    # one rounding for each period so far
+    ends = np.asarray([(t + 5) // 5 for t in range(ticks)], dtype=float)
+    expected = (
+        stream.sigma**2 * left @ left.T
+        + np.minimum.outer(ends - 1, ends - 1) / 12
+        + np.eye(ticks) / 12
+    )
     sample = noise @ noise.T / cells
     error = np.sqrt((expected**2 + np.outer(np.diag(expected), np.diag(expected))) / cells)
     assert np.all(np.abs(sample - expected) < 5 * error)
@@ -54,10 +62,13 @@ def test_exact_noise_has_the_stated_covariance() -> None:
 
 
 def test_only_the_periods_that_a_unit_touches_cost_anything() -> None:
-    """Finite arithmetic of other periods has one law for both neighbours: years cost nothing more."""
+    """Finite arithmetic of other periods has one law for both neighbours: years cost nothing
+    more."""
     one = Stream(Count(), Budget(1.0, 1e-6), 30, "periods-30", secret=SECRET).numeric_delta
     years = Stream(Count(), Budget(1.0, 1e-6), None, "periods-30", secret=SECRET).numeric_delta
-    users = Stream(Count(), Budget(1.0, 1e-6, unit="user", max_events=4), None, "periods-30", secret=SECRET)
+    users = Stream(
+        Count(), Budget(1.0, 1e-6, unit="user", max_events=4), None, "periods-30", secret=SECRET
+    )
     assert years == one
     assert users.numeric_delta > 3 * one
     graph = Stream(Edges(4), Budget(1.0, 1e-6), 3000, "periods-30", secret=SECRET)
@@ -65,12 +76,14 @@ def test_only_the_periods_that_a_unit_touches_cost_anything() -> None:
 
 
 def test_roundings_are_counted() -> None:
-    """Noise so narrow that only rounding is left: every period that a span meets rounds once more."""
+    """Noise so narrow that only rounding is left: every period that a span meets rounds once
+    more."""
     engine = Periods(5, 40)
     pairs = [(a, b) for a in range(41) for b in range(a + 1, 41)]
     counted = engine.roundings(*(np.asarray(part) for part in zip(*pairs, strict=True)))
     for (a, b), number in zip(pairs, counted.tolist(), strict=True):
-        ends = lambda t: {*range(5, t, 5), t} if t else set()  # noqa: E731 - the ticks whose rounding is in a sum
+        # the ticks whose rounding is in a sum
+        ends = lambda t: {*range(5, t, 5), t} if t else set()  # noqa: E731
         assert number == len(ends(a) ^ ends(b)), (a, b)
 
 
@@ -88,7 +101,9 @@ def test_differences_to_one_tick_are_those_of_pairs(name: str) -> None:
     engine: Factorization = factorization(name, None if name == "unbounded" else 5000)
     earlier = np.asarray([0, 4999, 1, 17, 17, 2500, 5000, 4096])
     want = [engine.difference_norm(k, 5000) for k in earlier.tolist()]
-    assert engine.difference_norms(earlier, np.full_like(earlier, 5000)) == pytest.approx(want, rel=1e-9, abs=1e-9)
+    assert engine.difference_norms(earlier, np.full_like(earlier, 5000)) == pytest.approx(
+        want, rel=1e-9, abs=1e-9
+    )
 
 
 @pytest.mark.parametrize("peak", [1, 3, 17, 400, 99_000, 100_000])

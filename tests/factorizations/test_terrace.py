@@ -23,9 +23,13 @@ from evercount.factorizations.terrace import (
 
 SHAPES = [((4,), (800, 224)), ((3, 12), (600, 200, 224)), ((2, 6, 24), (500, 100, 200, 224))]
 ODD = Levels((3, 6), (700, 100, 200), (12345, 54321))  # weights that are not those of least squares
-TERRACES = [Terrace(50, least_squares(*shape, rate), rate) for shape in SHAPES for rate in (0.1, 1.0, 4.0)]
+TERRACES = [
+    Terrace(50, least_squares(*shape, rate), rate) for shape in SHAPES for rate in (0.1, 1.0, 4.0)
+]
 TERRACES += [Terrace(50, ODD, 1.0), Terrace(50, Levels((5,), (1000, 24), (0,)), 1.0)]
-PAIRS = np.asarray([(0, 1), (0, 50), (3, 9), (7, 12), (11, 33), (0, 24), (49, 50), (23, 24), (12, 36)])
+PAIRS = np.asarray(
+    [(0, 1), (0, 50), (3, 9), (7, 12), (11, 33), (0, 24), (49, 50), (23, 24), (12, 36)]
+)
 
 
 @pytest.mark.parametrize("terrace", TERRACES, ids=[str(number) for number in range(len(TERRACES))])
@@ -46,7 +50,9 @@ def test_left_times_right_is_the_count_in_integers() -> None:
     unit = [[Fraction(int(i == j)) for j in range(len(nodes))] for i in range(len(nodes))]
 
     def add(*terms: tuple[Fraction, list[Fraction]]) -> list[Fraction]:
-        return [sum((factor * row[k] for factor, row in terms), Fraction(0)) for k in range(len(nodes))]
+        return [
+            sum((factor * row[k] for factor, row in terms), Fraction(0)) for k in range(len(nodes))
+        ]
 
     plus, minus = Fraction(1), Fraction(-1)
     sums = [add(*((plus, unit[3 * block + k]) for k in range(3))) for block in range(2)]
@@ -55,9 +61,13 @@ def test_left_times_right_is_the_count_in_integers() -> None:
     top = add((high, unit[8]), (minus * high, means))
     noise = []
     for tick in range(ticks):
-        noise.append(add((plus, unit[tick]), (Fraction(1, 3), gains[tick // 3]), (Fraction(1, 6), top)))
+        noise.append(
+            add((plus, unit[tick]), (Fraction(1, 3), gains[tick // 3]), (Fraction(1, 6), top))
+        )
         left.append(add(*((plus, row) for row in noise)))
-    product = [[sum(row[k] * right[k][j] for k in range(len(nodes))) for j in range(ticks)] for row in left]
+    product = [
+        [sum(row[k] * right[k][j] for k in range(len(nodes))) for j in range(ticks)] for row in left
+    ]
     assert product == [[int(j <= i) for j in range(ticks)] for i in range(ticks)]
     dense, _, _ = Terrace(6, ODD, 1.0).node_matrices(6)
     np.testing.assert_allclose(np.asarray(left, float), dense, atol=1e-12)
@@ -77,17 +87,25 @@ def test_errors_are_those_of_the_matrices(terrace: Terrace) -> None:
     for number, (earlier, later) in enumerate(PAIRS):
         correction[number, earlier:later] -= 1
     np.testing.assert_allclose(
-        terrace.correction_variance(*PAIRS.T), correction**2 @ node_variance(rates), rtol=1e-9, atol=1e-12
+        terrace.correction_variance(*PAIRS.T),
+        correction**2 @ node_variance(rates),
+        rtol=1e-9,
+        atol=1e-12,
     )
-    np.testing.assert_allclose(terrace.difference_norms(*PAIRS.T) ** 2, (noise**2 @ shares**-2.0), rtol=1e-12)
+    np.testing.assert_allclose(
+        terrace.difference_norms(*PAIRS.T) ** 2, (noise**2 @ shares**-2.0), rtol=1e-12
+    )
 
 
 @pytest.mark.parametrize(("blocks", "shares"), SHAPES)
-def test_weights_are_those_of_least_squares(blocks: tuple[int, ...], shares: tuple[int, ...]) -> None:
+def test_weights_are_those_of_least_squares(
+    blocks: tuple[int, ...], shares: tuple[int, ...]
+) -> None:
     terrace = Terrace(50, least_squares(blocks, shares, 1.0), 1.0)
     _, right, part = terrace.node_matrices(48)
     precision = np.diag(1 / node_variance(part))
-    least = np.linalg.inv(right.T @ precision @ right)  # covariance of the best estimate of each tick
+    # covariance of the best estimate of each tick
+    least = np.linalg.inv(right.T @ precision @ right)
     for earlier, later in PAIRS[PAIRS[:, 1] <= 48]:
         inside = np.zeros(right.shape[1])
         inside[earlier:later] = 1
@@ -99,7 +117,9 @@ def test_rounding_adds_at_most_what_is_stated() -> None:
     draws = np.random.default_rng(4).standard_normal(400_000)
     for std in (0.001, 0.02, 0.049, 0.051, 0.2, 0.5, 2.0):
         fraction = np.abs(std * draws) % 1
-        assert rounding_variance(np.asarray(std)) == pytest.approx((fraction * (1 - fraction)).mean(), rel=0.02)
+        assert rounding_variance(np.asarray(std)) == pytest.approx(
+            (fraction * (1 - fraction)).mean(), rel=0.02
+        )
     laplace = np.random.default_rng(5).laplace(size=400_000) * 0.3 / math.sqrt(2)
     fraction = np.abs(laplace) % 1
     assert (fraction * (1 - fraction)).mean() < rounding_variance(np.asarray(0.3))
@@ -215,7 +235,8 @@ def test_fits_stay_what_they_are(asked):
 
 
 def test_sets_of_blocks_are_searched_together_as_if_each_were_alone():
-    """The scores of all sets of one number of levels are one product: one after the other takes five times as long."""
+    """The scores of all sets of one number of levels are one product: one after the other takes
+    five times as long."""
     sets = [(8, 48), (11, 44), (16, 64), (45, 270)]
     search = _Search(sets, 365, (1, 7, None), (1.3, 3.6, 5.9), 1.0)
     scores, shares = search.best_shares(rounds=3)

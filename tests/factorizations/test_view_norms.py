@@ -53,7 +53,8 @@ def test_without_a_horizon():
 
 @pytest.mark.parametrize("width", [1, 7])
 def test_a_search_that_is_kept_is_that_of_the_same_tree(width):
-    """Trees and weights that differ in one public parameter: none gets what was found for another."""
+    """Trees and weights that differ in one public parameter: none gets what was found for
+    another."""
     design = Design((2, 4, 4), ((0.3, -0.2, 0.1, 0.0), (-0.1, 0.4, 0.0, 0.1, 0.2, -0.1, 0.0)))
     kinds = (
         Bridge(32),
@@ -96,7 +97,8 @@ def test_a_search_survives_that_others_are_forgotten(monkeypatch):
 def test_no_view_has_ticks_beyond_the_horizon(width):
     engines = [factorization(name, 10) for name in FACTORIZATIONS if name != "fresh"]
     engines += [
-        pure_factorization(name, 10) for name in ("pure-tree", "pure-binary", "fresh", "pure-window-7", "bridge")
+        pure_factorization(name, 10)
+        for name in ("pure-tree", "pure-binary", "fresh", "pure-window-7", "bridge")
     ]
     for engine in engines:
         with pytest.raises(ParameterError):
@@ -130,7 +132,9 @@ def test_norms_of_many_pairs_are_those_of_each_alone(engine, ticks):
     earlier[30:40] = 0
     later[-1] = ticks
     earlier[-1] = 0
-    alone = [engine.difference_norm(*pair) for pair in zip(earlier.tolist(), later.tolist(), strict=True)]
+    alone = [
+        engine.difference_norm(*pair) for pair in zip(earlier.tolist(), later.tolist(), strict=True)
+    ]
     assert engine.pair_norms(earlier, later).tolist() == alone
     for wrong in ((np.asarray([0, 3]), np.asarray([1, 2])), (np.asarray([-1]), np.asarray([1]))):
         with pytest.raises(ParameterError):

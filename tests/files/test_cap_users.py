@@ -42,7 +42,14 @@ class Event(NamedTuple):
 
 
 State = dict[str, UsedBefore]
-KINDS = [Caps(events=7), Caps(per_tick=2), Caps(per_tick=2, ticks=3), Caps(5, ticks=2), Caps(9, 4), Caps(6, 2, 4)]
+KINDS = [
+    Caps(events=7),
+    Caps(per_tick=2),
+    Caps(per_tick=2, ticks=3),
+    Caps(5, ticks=2),
+    Caps(9, 4),
+    Caps(6, 2, 4),
+]
 CAPS = [
     *KINDS,
     *(Caps(events=most) for most in (1, 20)),
@@ -53,16 +60,27 @@ CAPS = [
 
 
 def random_events(number: int, seed: int, ticks: int = 1) -> list[Event]:
-    """Few users, few times and few orders: many users are beyond the caps, and many events are at one place."""
+    """Few users, few times and few orders: many users are beyond the caps, and many events are at
+    one place."""
     draw = np.random.default_rng(seed).integers
     times = [int(draw(0, 4 * ticks)) for _ in range(number)]
-    return [Event(row, 1 + time // 4, f"u{draw(0, 9)}", time, int(draw(-2, 3))) for row, time in enumerate(times)]
+    return [
+        Event(row, 1 + time // 4, f"u{draw(0, 9)}", time, int(draw(-2, 3)))
+        for row, time in enumerate(times)
+    ]
 
 
 def by_hand(
-    events: list[Event], caps: Caps, state: State, period_of: Callable[[int], int], ticks: range, *, ordered: bool
+    events: list[Event],
+    caps: Caps,
+    state: State,
+    period_of: Callable[[int], int],
+    ticks: range,
+    *,
+    ordered: bool,
 ) -> tuple[list[int], State]:
-    """The rows that count, tick by tick with `cap_per_user`, and what users have used in the open period."""
+    """The rows that count, tick by tick with `cap_per_user`, and what users have used in the open
+    period."""
     used = {who: Used(had, came, -1) for who, (had, came) in state.items()}
     kept: list[int] = []
     for tick in ticks:
@@ -79,7 +97,10 @@ def by_hand(
                 before = used.get(who, NOTHING)
                 used[who] = caps.after(before, tick, min(number, caps.room(before, tick) or 0))
         else:
-            pairs = [(event.who, event.row) for event in sorted(here, key=lambda event: (event.time, event.row))]
+            pairs = [
+                (event.who, event.row)
+                for event in sorted(here, key=lambda event: (event.time, event.row))
+            ]
             rows, changes = cap_per_user(pairs, caps, used, tick)
             kept += rows
             used |= changes
@@ -107,15 +128,21 @@ def by_sql(
 ) -> tuple[list[int], State]:
     """The same with DuckDB."""
     row, place, who, us, order = zip(*events, strict=True)
-    table = pa.table({"place": place, "who": who, "us": us, "cell": row} | ({"o": order} if ordered else {}))
+    table = pa.table(
+        {"place": place, "who": who, "us": us, "cell": row} | ({"o": order} if ordered else {})
+    )
     with database(scratch).cursor() as connection:
         connection.register("events", table)
         connection.execute(
-            f"CREATE TEMP TABLE event AS SELECT *, {cap_users.NUMBER_OF_USER} AS number FROM events "
-            f"WHERE place BETWEEN {ticks.start} AND {ticks.stop - 1}"
+            f"CREATE TEMP TABLE event AS SELECT *, {cap_users.NUMBER_OF_USER} AS number FROM "
+            f"events WHERE place BETWEEN {ticks.start} AND {ticks.stop - 1}"
         )
-        connection.execute("INSERT INTO event BY NAME SELECT -3 AS place, 'u1' AS who, 0 AS us, -1 AS cell")
-        (_, cell, number, _), known = UserRule(caps, period_of, ticks, ordered).count(connection, state)
+        connection.execute(
+            "INSERT INTO event BY NAME SELECT -3 AS place, 'u1' AS who, 0 AS us, -1 AS cell"
+        )
+        (_, cell, number, _), known = UserRule(caps, period_of, ticks, ordered).count(
+            connection, state
+        )
     assert set(number.tolist()) <= {1}
     return sorted(cell.tolist()), known
 
@@ -125,7 +152,8 @@ def by_sql(
 def test_caps_are_those_of_plain_python(
     caps: Caps, ordered: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Random patterns in several runs that continue, in periods of 1, 3 and 4 ticks and without, in several steps."""
+    """Random patterns in several runs that continue, in periods of 1, 3 and 4 ticks and without, in
+    several steps."""
     partly = 0
     for seed, length in enumerate((None, 1, 3, 4)):
         monkeypatch.setattr(cap_users, "EVENTS_OF_A_STEP", (1 << 22, 20)[seed % 2])
@@ -137,33 +165,47 @@ def test_caps_are_those_of_plain_python(
         state: State = {}
         for ticks in (range(1, 3), range(3, 8), range(8, 10)):
             right = by_hand(events, caps, state, period_of, ticks, ordered=ordered)
-            rows = events[::-1] if ordered and ticks.start % 2 else events  # of what has an order, any order will do
-            assert by_sql(rows, caps, state, period_of, ticks, ordered=ordered, scratch=tmp_path) == right
+            # of what has an order, any order will do
+            rows = events[::-1] if ordered and ticks.start % 2 else events
+            assert (
+                by_sql(rows, caps, state, period_of, ticks, ordered=ordered, scratch=tmp_path)
+                == right
+            )
             partly += 0 < len(right[0]) < len(events)
             state = right[1]
     assert partly, "some count and some do not"
 
 
-def test_a_shared_number_of_two_users_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shared_number_of_two_users_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Users go by a hash of their name only where no two of them share it: here all do."""
     monkeypatch.setattr(cap_users, "NUMBER_OF_USER", "length(who)::UBIGINT")
     events = random_events(150, 3, ticks=9)
     for caps, step in ((Caps(events=3), 1 << 20), (Caps(per_tick=1), 20), (Caps(5, 2, 3), 20)):
         monkeypatch.setattr(cap_users, "EVENTS_OF_A_STEP", step)
         right = by_hand(events, caps, {}, lambda tick: 0, range(1, 10), ordered=False)
-        assert by_sql(events, caps, {}, lambda tick: 0, range(1, 10), ordered=False, scratch=tmp_path) == right
+        assert (
+            by_sql(events, caps, {}, lambda tick: 0, range(1, 10), ordered=False, scratch=tmp_path)
+            == right
+        )
 
 
 def test_of_too_many_events_at_one_place_none_counts(tmp_path: Path) -> None:
     """One user, one time, one order: none counts, and the room is used up."""
     events = [Event(row, 1, "u", 5, 1) for row in range(500)]
-    found = by_sql(events, Caps(events=3), {}, lambda tick: 0, range(1, 2), ordered=True, scratch=tmp_path)
+    found = by_sql(
+        events, Caps(events=3), {}, lambda tick: 0, range(1, 2), ordered=True, scratch=tmp_path
+    )
     assert found == ([], {"u": (3, 0)})
 
 
-@pytest.mark.parametrize("caps", [Caps(events=4), Caps(per_tick=1, ticks=4), Caps(6, 2, 3)], ids=str)
+@pytest.mark.parametrize(
+    "caps", [Caps(events=4), Caps(per_tick=1, ticks=4), Caps(6, 2, 3)], ids=str
+)
 def test_neighbours_differ_in_the_events_of_one_user_alone(caps: Caps, tmp_path: Path) -> None:
-    """Without one user, the events of all others that count are the same, and at most the caps of them are gone."""
+    """Without one user, the events of all others that count are the same, and at most the caps of
+    them are gone."""
     events = random_events(120, 4, ticks=5)
     where: dict[str, Any] = {"ordered": True, "scratch": tmp_path}
     kept, _ = by_sql(events, caps, {}, lambda tick: 0, range(1, 6), **where)
@@ -179,7 +221,7 @@ def test_neighbours_differ_in_the_events_of_one_user_alone(caps: Caps, tmp_path:
         assert max(ticks.values(), default=0) <= (caps.per_tick or 99)
 
 
-# -- files ------------------------------------------------------------------------------------------------------------
+# -- files -----------------------------------------------------------------------------------------
 
 
 def declared(budget: dict[str, Any], **rest: Any) -> StreamDeclaration:
@@ -205,9 +247,14 @@ PERIODS: dict[str, dict[str, Any]] = {
 RUNS = [*((name, "drop") for name in PERIODS), ("into spring", "next")]
 
 
-@pytest.mark.parametrize(("name", "late"), soak_but([("days of days", "drop"), ("into spring", "next")], RUNS))
-def test_runs_over_a_file_forget_users_with_their_period(name: str, late: str, tmp_path: Path) -> None:
-    """Several runs over a file that grows: each day's counts are those of plain Python, and the state shrinks."""
+@pytest.mark.parametrize(
+    ("name", "late"), soak_but([("days of days", "drop"), ("into spring", "next")], RUNS)
+)
+def test_runs_over_a_file_forget_users_with_their_period(
+    name: str, late: str, tmp_path: Path
+) -> None:
+    """Several runs over a file that grows: each day's counts are those of plain Python, and the
+    state shrinks."""
     budget = {"max_events": 3, "max_per_tick": 2, "period": "1d"}
     if PERIODS[name].get("tick") == "1d":
         budget = {"max_per_tick": 2, "max_ticks": 2, "period": "3d"}
@@ -219,14 +266,19 @@ def test_runs_over_a_file_forget_users_with_their_period(name: str, late: str, t
     path, out = tmp_path / "events.csv", tmp_path / "out.csv"
     path.write_text("t,u\n")
     new = [tick for tick in range(2, 100) if caps.period_of(tick) != caps.period_of(tick - 1)]
-    stops = sorted({4, 20, 27, 51, *new[:3]} if schedule.tick == "1h" else {2, 3, 6, 11, 13, *new[:2]})
+    stops = sorted(
+        {4, 20, 27, 51, *new[:3]} if schedule.tick == "1h" else {2, 3, 6, 11, 13, *new[:2]}
+    )
     rows: list[tuple[int, str]] = []
     used: dict[str, Used] = {}
     sizes = []
     first = 1
     for stop in stops:
         low, high = schedule.start_of(1), schedule.start_of(stop)
-        fresh = [(int(generator.integers(low, high)), f"user {generator.integers(0, 40)}") for _ in range(120)]
+        fresh = [
+            (int(generator.integers(low, high)), f"user {generator.integers(0, 40)}")
+            for _ in range(120)
+        ]
         with path.open("a") as file:
             file.writelines(f"{schedule.show(instant)},{who}\n" for instant, who in fresh)
         rows += fresh
@@ -266,7 +318,8 @@ def test_runs_over_a_file_forget_users_with_their_period(name: str, late: str, t
 
 @pytest.mark.parametrize("kind", ["float64", "decimal"])
 def test_a_number_has_one_spelling_as_a_user(tmp_path: Path, kind: str) -> None:
-    """Whole numbers that another program made to fractions would be other users, each with events of its own."""
+    """Whole numbers that another program made to fractions would be other users, each with events
+    of its own."""
     from pyarrow.parquet import write_table
 
     times = pa.array([datetime(2026, 1, 1, 1), datetime(2026, 1, 1, 2)])
@@ -278,7 +331,9 @@ def test_a_number_has_one_spelling_as_a_user(tmp_path: Path, kind: str) -> None:
 
     def counted(*names: str) -> tuple[int, int]:
         scratch = Path(mkdtemp(dir=tmp_path))
-        sources = [open_source(str(tmp_path / name), scratch, number=i) for i, name in enumerate(names)]
+        sources = [
+            open_source(str(tmp_path / name), scratch, number=i) for i, name in enumerate(names)
+        ]
         result = count(sources, declaration, 1, 9, scratch)
         assert isinstance(result.totals, TickTotals)
         return int(result.totals.total.sum()), result.bad
@@ -287,5 +342,7 @@ def test_a_number_has_one_spelling_as_a_user(tmp_path: Path, kind: str) -> None:
     with pytest.raises(InputError, match="two users"):
         counted("whole.parquet", "changed.parquet")
     row = '{"t": "2026-01-01T05:00:00Z", "u": %s}\n'
-    (tmp_path / "lines.jsonl").write_text("".join(row % user for user in ('"7"', "7", "7.0", "true", "[7]", "-9")))
+    (tmp_path / "lines.jsonl").write_text(
+        "".join(row % user for user in ('"7"', "7", "7.0", "true", "[7]", "-9"))
+    )
     assert counted("lines.jsonl", "whole.parquet") == (3, 3)

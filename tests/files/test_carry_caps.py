@@ -1,4 +1,5 @@
-"""Caps that are carried over: what a person has used stays used in the next stream, or the way in is refused."""
+"""Caps that are carried over: what a person has used stays used in the next stream, or the way in
+is refused."""
 
 from __future__ import annotations
 
@@ -20,7 +21,10 @@ DAYS, YEARS = 4, 4
 EPSILON = 200.0  # noise that is 0 but for a chance of e^-30
 QUERIES: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
     "active": ({"query": "active-users"}, {"max_ticks": 3}),
-    "active with keys": ({"query": "active-users", "key": "region", "keys": ["n", "s"]}, {"max_ticks": 3}),
+    "active with keys": (
+        {"query": "active-users", "key": "region", "keys": ["n", "s"]},
+        {"max_ticks": 3},
+    ),
     "count": ({}, {"max_ticks": 3, "max_per_tick": 2}),
     "histogram": ({"key": "region", "keys": ["n", "s"]}, {"max_events": 5}),
 }
@@ -32,7 +36,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def events(seed: int) -> list[tuple[int, str, str]]:
-    """Day from 0 on, person and region of each event, in their order: most persons come in every year."""
+    """Day from 0 on, person and region of each event, in their order: most persons come in every
+    year."""
     draw = random.Random(seed)
     days = sorted(draw.randrange(DAYS * YEARS) for _ in range(150))
     return [(day, f"u{draw.randrange(6)}", draw.choice("ns")) for day in days]
@@ -65,14 +70,22 @@ def declared(name: str, **more: Any) -> Any:
     query, caps = QUERIES[name]
     times: Any = {"time": "ts", "every": "1d", "zone": "UTC", "start": "2026-01-01", "user": "who"}
     return evercount.declare(
-        **times, **query, **caps, epsilon=EPSILON, horizon=DAYS, views=["per-tick"], carry_caps=True, **more
+        **times,
+        **query,
+        **caps,
+        epsilon=EPSILON,
+        horizon=DAYS,
+        views=["per-tick"],
+        carry_caps=True,
+        **more,
     )
 
 
 @pytest.mark.filterwarnings("ignore:epsilon=200")
 @pytest.mark.parametrize("name", QUERIES)
 def test_caps_are_those_of_one_stream(name: str) -> None:
-    """Four years in four streams, and the ledger is charged for one: nobody counts more than the caps of one allow."""
+    """Four years in four streams, and the ledger is charged for one: nobody counts more than the
+    caps of one allow."""
     rows = events(list(QUERIES).index(name))
     frame = pd.DataFrame(
         [
@@ -87,7 +100,11 @@ def test_caps_are_those_of_one_stream(name: str) -> None:
         options: Any = {"state": "years.state", "renew": True, "ledger": "years.ledger", **total}
         table = evercount.release(frame, declared(name), now="2027-01-01", **options)
         columns = table.columns()
-        by_day = pd.DataFrame({key: columns[key] for key in ("tick", "value")}).groupby("tick")["value"].sum()
+        by_day = (
+            pd.DataFrame({key: columns[key] for key in ("tick", "value")})
+            .groupby("tick")["value"]
+            .sum()
+        )
         published += by_day.tolist()
     expected = counted(name, rows)
     assert published == expected
@@ -98,7 +115,8 @@ def test_caps_are_those_of_one_stream(name: str) -> None:
 
 
 def test_a_stream_built_in_python_hands_nothing_on_and_is_refused() -> None:
-    """Such a stream would begin with fresh caps and be charged as if it had not. A replay publishes nothing."""
+    """Such a stream would begin with fresh caps and be charged as if it had not. A replay publishes
+    nothing."""
     for name in QUERIES:
         year = declared(name)
         for one in (year, year.renewed()):

@@ -1,4 +1,5 @@
-"""Counting files: every format against plain Python, bad rows with their lines, users, late rows."""
+"""Counting files: every format against plain Python, bad rows with their lines, users, late
+rows."""
 
 from __future__ import annotations
 
@@ -51,7 +52,9 @@ def declared(
     **ranged: float,
 ) -> StreamDeclaration:
     """A declaration of a table of events."""
-    parameters: dict[str, Any] = {"keys": list(keys), "unknown": unknown} if query == "histogram" else ranged
+    parameters: dict[str, Any] = (
+        {"keys": list(keys), "unknown": unknown} if query == "histogram" else ranged
+    )
     unit: dict[str, Any] = {} if user is None else {"unit": "user", "max_events": max_events}
     return StreamDeclaration(
         "events",
@@ -129,7 +132,8 @@ def test_histogram_of_every_format(tmp_path: Path, form: str) -> None:
     got = counted(write(tmp_path, rows, form), HISTOGRAM, tmp_path / "scratch")
     assert got.bad == 0
     np.testing.assert_array_equal(dense(got, 10, 4), expected)
-    assert expected[:, 3].sum() == 0  # a key of the public list that no row has is a cell all the same
+    # a key of the public list that no row has is a cell all the same
+    assert expected[:, 3].sum() == 0
 
 
 @pytest.mark.parametrize("form", ["csv", "jsonl", "parquet"])
@@ -168,7 +172,8 @@ def test_users_keep_their_first_events(tmp_path: Path, form: str) -> None:
 
 
 def test_a_cap_that_cuts_through_events_of_one_moment(tmp_path: Path) -> None:
-    """Five rows of one user at one time, two of them count: the first two rows, whatever they say."""
+    """Five rows of one user at one time, two of them count: the first two rows, whatever they
+    say."""
     keys = ["south", "north", "north", "south", "north"]
     rows = [{"ts": "2026-01-01T01:00:00", "region": key, "user": "u"} for key in keys]
     spec = declared(CLOCK, "ts", "histogram", "region", KEYS, user="user", max_events=2)
@@ -179,9 +184,13 @@ def test_a_cap_that_cuts_through_events_of_one_moment(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("form", ["csv", "jsonl", "parquet"])
 def test_a_declared_order_counts_and_not_that_of_the_rows(tmp_path: Path, form: str) -> None:
-    """Two of the events at one time count; where two have one order too, neither is first, so both are beyond."""
+    """Two of the events at one time count; where two have one order too, neither is first, so both
+    are beyond."""
     events = [(5, "north"), (-3, "south"), (7, "north"), (5, KEYS[2])]
-    rows = [{"ts": "2026-01-01T01:00:00", "region": key, "user": "u", "seq": order} for order, key in events]
+    rows = [
+        {"ts": "2026-01-01T01:00:00", "region": key, "user": "u", "seq": order}
+        for order, key in events
+    ]
     plain = declared(CLOCK, "ts", "histogram", "region", KEYS, user="user", max_events=2)
     for most, kept in (
         (1, {"south"}),
@@ -190,7 +199,9 @@ def test_a_declared_order_counts_and_not_that_of_the_rows(tmp_path: Path, form: 
         (4, {key for _, key in events}),
     ):
         budget = replace(plain.budget, max_events=most)
-        spec = replace(plain, budget=budget, columns=Columns("ts", "region", user="user", order="seq"))
+        spec = replace(
+            plain, budget=budget, columns=Columns("ts", "region", user="user", order="seq")
+        )
         got = counted(write(tmp_path, rows, form), spec, tmp_path / "s")
         expected = [int(key in kept) + int(key == "north" and most == 4) for key in KEYS]
         assert got.totals.rows(2, 3).tolist() == [expected]
@@ -203,14 +214,19 @@ def test_users_that_are_counted_come_in_the_declared_order(tmp_path: Path) -> No
     path = write(tmp_path, rows, "jsonl")
     for order, expected in ((None, ["ann", "bob", "cid"]), ("seq", ["bob", "ann", "cid"])):
         query, columns = build_query("active-users", {}), Columns("ts", user="user", order=order)
-        spec = StreamDeclaration("events", query, Budget(1.0, 1e-6), columns=columns).with_schedule(CLOCK)
+        spec = StreamDeclaration("events", query, Budget(1.0, 1e-6), columns=columns).with_schedule(
+            CLOCK
+        )
         totals = counted(path, spec, tmp_path / "s").totals
         assert isinstance(totals, TickEvents)
         assert totals.ticks[1] == expected
 
 
 def test_an_order_that_is_no_whole_number_is_bad(tmp_path: Path) -> None:
-    rows = [{"ts": "2026-01-01T01:00:00", "user": "u", "seq": text} for text in ("1", "1.0", "", "x", "1" * 19)]
+    rows = [
+        {"ts": "2026-01-01T01:00:00", "user": "u", "seq": text}
+        for text in ("1", "1.0", "", "x", "1" * 19)
+    ]
     plain = declared(CLOCK, "ts", user="user", max_events=9)
     spec = replace(plain, columns=Columns("ts", user="user", order="seq"))
     path = write(tmp_path, rows, "csv")
@@ -219,11 +235,16 @@ def test_an_order_that_is_no_whole_number_is_bad(tmp_path: Path) -> None:
 
 
 def test_neighbouring_files(tmp_path: Path) -> None:
-    """Without one row: one cell of one tick differs by one. Without one user: at most max_events units differ."""
+    """Without one row: one cell of one tick differs by one. Without one user: at most max_events
+    units differ."""
     rows = rows_of(120)
     whole = dense(counted(write(tmp_path, rows, "csv"), HISTOGRAM, tmp_path / "s"), 10, 4)
     for i in range(0, 120, 17):
-        less = dense(counted(write(tmp_path, rows[:i] + rows[i + 1 :], "csv"), HISTOGRAM, tmp_path / "s"), 10, 4)
+        less = dense(
+            counted(write(tmp_path, rows[:i] + rows[i + 1 :], "csv"), HISTOGRAM, tmp_path / "s"),
+            10,
+            4,
+        )
         assert sorted((whole - less).ravel().tolist())[-2:] == [0, 1]
         assert (whole - less).min() == 0
     spec = declared(CLOCK, "ts", "histogram", "region", KEYS, user="user", max_events=2)
@@ -241,13 +262,18 @@ def test_ties_of_a_user_go_by_the_order_of_rows(tmp_path: Path) -> None:
     rows = "".join(f"2026-01-01T00:00:00,{KEYS[i % 2]},u{i // 2}\n" for i in range(4000))
     path = text_file(tmp_path, "ts,region,user\n" + rows)
     spec = declared(CLOCK, "ts", "histogram", "region", KEYS, user="user", max_events=1)
-    np.testing.assert_array_equal(counted(path, spec, tmp_path / "s").totals.rows(1, 2)[0], [2000, 0, 0, 0])
+    np.testing.assert_array_equal(
+        counted(path, spec, tmp_path / "s").totals.rows(1, 2)[0], [2000, 0, 0, 0]
+    )
 
 
 def test_row_numbers_follow_the_file_when_it_is_read_in_parallel(tmp_path: Path) -> None:
     """A file of many buffers: the bad rows are found on their lines."""
     wanted = {7, 150_001, 300_000, 450_123, 599_999}
-    lines = [f"2026-01-01T00:00:00,{'stranger' if n in wanted else 'north'},{'x' * 60}" for n in range(2, 600_002)]
+    lines = [
+        f"2026-01-01T00:00:00,{'stranger' if n in wanted else 'north'},{'x' * 60}"
+        for n in range(2, 600_002)
+    ]
     path = text_file(tmp_path, "ts,region,note\n" + "\n".join(lines))
     scratch = tmp_path / "s"
     assert counted(path, HISTOGRAM, scratch).bad == len(wanted)
@@ -294,7 +320,8 @@ TIMES = [
 
 
 def test_one_rule_for_times(tmp_path: Path) -> None:
-    """Texts that are almost times: the file door takes those of `parse_instant`, as the same instants."""
+    """Texts that are almost times: the file door takes those of `parse_instant`, as the same
+    instants."""
     generator = np.random.default_rng(11)
     letters = [*"0123456789-:.TZ+ U/\t", "24", "23:59", "+24", "00"]
     seeds = [
@@ -325,10 +352,13 @@ def test_one_rule_for_times(tmp_path: Path) -> None:
         text = list(seeds[int(generator.integers(len(seeds)))])
         for _ in range(int(generator.integers(1, 3))):
             at = int(generator.integers(len(text)))
-            text[at : at + int(generator.integers(0, 2))] = letters[int(generator.integers(len(letters)))]
+            text[at : at + int(generator.integers(0, 2))] = letters[
+                int(generator.integers(len(letters)))
+            ]
         texts.append("".join(text))
     texts = list(dict.fromkeys(texts))
-    spaced = [text for text in texts if text != text.strip()]  # parameters may stand in spaces, columns may not
+    # parameters may stand in spaces, columns may not
+    spaced = [text for text in texts if text != text.strip()]
     assert sum(len(text) in (19, 20) for text in spaced) > 20
     clock = Schedule.of("1h", "1000-01-05")
     expected = []
@@ -348,11 +378,16 @@ def test_one_rule_for_times(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("form", ["csv", "jsonl"])
 def test_forms_of_time(tmp_path: Path, form: str) -> None:
-    """Legal ones by their tick, each with a key of its own; the last ten (and one before the start) are bad."""
+    """Legal ones by their tick, each with a key of its own; the last ten (and one before the start)
+    are bad."""
     if form == "csv":
-        path = text_file(tmp_path, "ts,key\n" + "".join(f'"{text}",{i}\n' for i, (text, _) in enumerate(TIMES)))
+        path = text_file(
+            tmp_path, "ts,key\n" + "".join(f'"{text}",{i}\n' for i, (text, _) in enumerate(TIMES))
+        )
     else:
-        lines = [json.dumps({"ts": text or None, "key": str(i)}) for i, (text, _) in enumerate(TIMES)]
+        lines = [
+            json.dumps({"ts": text or None, "key": str(i)}) for i, (text, _) in enumerate(TIMES)
+        ]
         path = text_file(tmp_path, "\n".join(lines) + "\n", "events.jsonl")
     spec = declared(CLOCK, "ts", "histogram", "key", tuple(map(str, range(len(TIMES)))))
     got = counted(path, spec, tmp_path / "s")
@@ -372,8 +407,15 @@ def test_wall_times_of_a_zone(tmp_path: Path, form: str) -> None:
     """Vienna, the day of each change: wall times, and the same instants with their offsets."""
     zone = ZoneInfo("Europe/Vienna")
     clock = Schedule.of("1h", "2026-03-29", "Europe/Vienna")
-    walls = ["2026-03-29T01:59:59", "2026-03-29T03:00:00", "2026-10-25T02:30:00", "2026-10-25T03:30:00"]
-    ticks = [clock.tick_of(microseconds(datetime.fromisoformat(w).replace(tzinfo=zone))) for w in walls]
+    walls = [
+        "2026-03-29T01:59:59",
+        "2026-03-29T03:00:00",
+        "2026-10-25T02:30:00",
+        "2026-10-25T03:30:00",
+    ]
+    ticks = [
+        clock.tick_of(microseconds(datetime.fromisoformat(w).replace(tzinfo=zone))) for w in walls
+    ]
     assert ticks[:2] == [2, 3]
     spec = declared(clock, "ts")
     path = write(tmp_path, [{"ts": wall} for wall in walls], form)
@@ -383,21 +425,36 @@ def test_wall_times_of_a_zone(tmp_path: Path, form: str) -> None:
     assert counted(missing, spec, tmp_path / "s", 1, 10_001).bad == 1
     if form != "parquet":
         aware = write(tmp_path, [{"ts": "2026-10-25T02:30:00+01:00"}], form)
-        assert counted(aware, spec, tmp_path / "s", 1, 10_001).totals.tick.tolist() == [ticks[2] + 1]
+        assert counted(aware, spec, tmp_path / "s", 1, 10_001).totals.tick.tolist() == [
+            ticks[2] + 1
+        ]
 
 
 def test_local_days_of_a_run_that_ends_at_a_change_of_the_clock(tmp_path: Path) -> None:
-    """Vienna, days of 23 and 25 hours as the last, a middle and the first tick of a run, minute by minute around them.
+    """Vienna, days of 23 and 25 hours as the last, a middle and the first tick of a run, minute by
+    minute around them.
 
     A run looks up the clock changes before its end alone; a schedule in Python knows all of them.
     """
     clock = Schedule.of("1d", "2026-03-27", "Europe/Vienna")
     spring, autumn = 3, 213  # the ticks of the two days
     hour, minute = 3600 * 10**6, 60 * 10**6
-    edges = [clock.start_of(tick) for day in (spring, autumn) for tick in (day - 1, day, day + 1, day + 2)]
-    instants = [edge + shift for edge in edges for shift in (-hour - minute, -minute, 0, minute, hour + minute)]
+    edges = [
+        clock.start_of(tick)
+        for day in (spring, autumn)
+        for tick in (day - 1, day, day + 1, day + 2)
+    ]
+    instants = [
+        edge + shift
+        for edge in edges
+        for shift in (-hour - minute, -minute, 0, minute, hour + minute)
+    ]
     path = text_file(tmp_path, "ts\n" + "".join(f"{clock.show(instant)}\n" for instant in instants))
-    runs = [(day + first, day + stop) for day in (spring, autumn) for first, stop in ((-2, 1), (-1, 2), (0, 1), (1, 2))]
+    runs = [
+        (day + first, day + stop)
+        for day in (spring, autumn)
+        for first, stop in ((-2, 1), (-1, 2), (0, 1), (1, 2))
+    ]
     for first, stop in [*runs, (1, autumn + 1)]:
         got = counted(path, declared(clock, "ts"), tmp_path / "s", first, stop).totals
         expected = Counter(tick for tick in map(clock.tick_of, instants) if first <= tick < stop)
@@ -407,7 +464,10 @@ def test_local_days_of_a_run_that_ends_at_a_change_of_the_clock(tmp_path: Path) 
 def test_aware_parquet_and_types_that_are_no_time(tmp_path: Path) -> None:
     zone = ZoneInfo("America/New_York")
     moment = datetime(2025, 12, 31, 20, 30, tzinfo=zone)
-    pq.write_table(pa.table({"ts": pa.array([moment], pa.timestamp("ns", "America/New_York"))}), tmp_path / "a.parquet")
+    pq.write_table(
+        pa.table({"ts": pa.array([moment], pa.timestamp("ns", "America/New_York"))}),
+        tmp_path / "a.parquet",
+    )
     spec = declared(Schedule.of("1h", "2026-01-01", "UTC"), "ts")
     assert counted(str(tmp_path / "a.parquet"), spec, tmp_path / "s").totals.tick.tolist() == [2]
     pq.write_table(pa.table({"ts": [1767225600]}), tmp_path / "b.parquet")
@@ -419,7 +479,10 @@ def test_aware_parquet_and_types_that_are_no_time(tmp_path: Path) -> None:
 
 def test_columns_named_like_the_program_s_own(tmp_path: Path) -> None:
     names = ["t", "k", "n", "us", "cell", "place", "TS", "ts", "who", "line", "f"]
-    header, row = ",".join(names), ",".join("2026-01-01T00:00:00" if n == "ts" else "north" for n in names)
+    header, row = (
+        ",".join(names),
+        ",".join("2026-01-01T00:00:00" if n == "ts" else "north" for n in names),
+    )
     spec = declared(CLOCK, "ts", "histogram", "k", KEYS, user="n", max_events=2)
     got = counted(text_file(tmp_path, f"{header}\n{row}\n"), spec, tmp_path / "s")
     assert (got.bad, got.totals.total.tolist()) == (0, [1])
@@ -453,7 +516,9 @@ def test_bad_rows_of_a_csv(tmp_path: Path) -> None:
     assert "start" in found[7].reason
     assert found[8].reason == "no time"
     assert found[5].text == "2026-01-01T00:00:00,stranger"
-    write_rejects(tmp_path / "rejects.csv", find_rejects((source,), HISTOGRAM, scratch), several=False)
+    write_rejects(
+        tmp_path / "rejects.csv", find_rejects((source,), HISTOGRAM, scratch), several=False
+    )
     assert (tmp_path / "rejects.csv").stat().st_mode & 0o777 == 0o600
     with (tmp_path / "rejects.csv").open(newline="") as file:
         assert {int(row["line"]) for row in csv.DictReader(file)} == set(found)
@@ -515,7 +580,9 @@ def test_values_out_of_range_are_bad(tmp_path: Path) -> None:
 def test_fractions_are_bad_where_the_grid_is_one(tmp_path: Path, query: str) -> None:
     """The reason says what to do. Quantiles whose bins have width 1 take any number."""
     values = ["0", "3", "3.0", "5e0", "0.3", "2.999999999", "5.5"]
-    path = text_file(tmp_path, "ts,v\n" + "".join(f"2026-01-01T00:00:00,{value}\n" for value in values))
+    path = text_file(
+        tmp_path, "ts,v\n" + "".join(f"2026-01-01T00:00:00,{value}\n" for value in values)
+    )
     spec = declared(CLOCK, "ts", query, value="v", low=0.0, high=5.0)
     got = counted(path, spec, tmp_path / "s")
     assert (got.bad, got.totals.total.tolist()) == (3, [11])
@@ -529,7 +596,9 @@ def test_fractions_are_bad_where_the_grid_is_one(tmp_path: Path, query: str) -> 
 
 def test_unknown_keys_have_a_cell_of_their_own(tmp_path: Path) -> None:
     spec = declared(CLOCK, "ts", "histogram", "region", KEYS, unknown="other")
-    text = "ts,region\n2026-01-01T00:00:00,stranger\n2026-01-01T00:00:00,\n2026-01-01T00:00:00,south\n"
+    text = (
+        "ts,region\n2026-01-01T00:00:00,stranger\n2026-01-01T00:00:00,\n2026-01-01T00:00:00,south\n"
+    )
     got = counted(text_file(tmp_path, text), spec, tmp_path / "s")
     np.testing.assert_array_equal(got.totals.rows(1, 2)[0], [0, 1, 0, 0, 2])
     assert got.bad == 0
@@ -546,7 +615,9 @@ def test_a_very_long_line_is_called_long(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="about line 2 a row is longer than 2,000,000 bytes"):
         counted(text_file(tmp_path, text), HISTOGRAM, tmp_path / "s")
     long = json.dumps({"ts": "2026-01-01T00:00:00", "region": "x" * 3_000_000})
-    path = text_file(tmp_path, long + '\n{"ts": "2026-01-01T00:00:00", "region": "north"}\n', "e.jsonl")
+    path = text_file(
+        tmp_path, long + '\n{"ts": "2026-01-01T00:00:00", "region": "north"}\n', "e.jsonl"
+    )
     got = counted(path, HISTOGRAM, tmp_path / "s")
     assert (got.bad, got.totals.total.tolist()) == (1, [1])
 
@@ -591,7 +662,8 @@ def test_files_that_are_none(tmp_path: Path, content: bytes, message: str) -> No
 
 @pytest.mark.parametrize("place", [-8, -4, 120])
 def test_gzip_with_another_checksum_or_length_is_damaged(tmp_path: Path, place: int) -> None:
-    """One wrong byte in the checksum, in the length, or in bytes that are stored as they are (good rows)."""
+    """One wrong byte in the checksum, in the length, or in bytes that are stored as they are (good
+    rows)."""
     rows = "ts,region\n" + "2026-01-01T00:00:00Z,a\n" * 20
     packed = bytearray(gzip.compress(rows.encode(), compresslevel=0, mtime=0))
     path = tmp_path / "events.csv.gz"
@@ -614,14 +686,18 @@ def test_places_that_are_no_file(tmp_path: Path) -> None:
 
 def test_bytes_that_are_no_text_are_bad_rows(tmp_path: Path) -> None:
     path = tmp_path / "latin.csv"
-    path.write_bytes("ts,region\n2026-01-01T00:00:00,süd\n2026-01-01T00:00:00,north\n".encode("latin-1"))
+    path.write_bytes(
+        "ts,region\n2026-01-01T00:00:00,süd\n2026-01-01T00:00:00,north\n".encode("latin-1")
+    )
     got = counted(str(path), HISTOGRAM, tmp_path / "s")
     assert (got.bad, got.totals.total.tolist()) == (1, [1])
 
 
 def test_late_rows_go_to_the_first_open_tick(tmp_path: Path) -> None:
     before = "ts,region,user\n2026-01-01T00:00:00,north,a\n2026-01-01T03:00:00,north,a\n"
-    after = "2026-01-01T00:30:00,south,a\n2026-01-01T02:30:00,south,b\n2026-01-01T08:00:00,south,b\n"
+    after = (
+        "2026-01-01T00:30:00,south,a\n2026-01-01T02:30:00,south,b\n2026-01-01T08:00:00,south,b\n"
+    )
     path = Path(text_file(tmp_path, before))
     *_, known = split_new([open_source(str(path), _fresh(tmp_path))], _fresh(tmp_path), None)
     path.write_text(before + after)
@@ -629,7 +705,9 @@ def test_late_rows_go_to_the_first_open_tick(tmp_path: Path) -> None:
     got = count(whole, HISTOGRAM, 3, 5, tmp_path, late=tail)
     np.testing.assert_array_equal(dense(got, 5, 4)[2:4], [[0, 2, 0, 0], [1, 0, 0, 0]])
     # the late row counts as the event of its user, after those that were counted before
-    spec = declared(CLOCK, "ts", "histogram", "region", KEYS, user="user", max_events=2, late="next")
+    spec = declared(
+        CLOCK, "ts", "histogram", "region", KEYS, user="user", max_events=2, late="next"
+    )
     got = count(whole, spec, 3, 5, tmp_path, late=tail, users={"a": (1, 0)})
     np.testing.assert_array_equal(dense(got, 5, 4)[2:4], [[0, 2, 0, 0], [0, 0, 0, 0]])
     assert dict(got.users) == {"a": (2, 0), "b": (1, 0)}

@@ -1,4 +1,5 @@
-"""`evercount release` with keys that nobody listed: normal forms, bad keys, late rows, runs in pieces, charts."""
+"""`evercount release` with keys that nobody listed: normal forms, bad keys, late rows, runs in
+pieces, charts."""
 
 from __future__ import annotations
 
@@ -28,7 +29,10 @@ NFC, NFD = "Gr\u00fcnau", unicodedata.normalize("NFD", "Gr\u00fcnau")
 BAD = ["", " north", "a\tb", "\u202enorth", "x" * 201, "y" * 1_000_000]
 
 
-TOWNS = [["oslo"] * 60 * (hour % 2) + ["=bergen"] * 50 * (hour % 3 > 1) + [f"hut {hour}"] for hour in range(14)]
+TOWNS = [
+    ["oslo"] * 60 * (hour % 2) + ["=bergen"] * 50 * (hour % 3 > 1) + [f"hut {hour}"]
+    for hour in range(14)
+]
 
 
 def declaration(**rest: Any) -> StreamDeclaration:
@@ -65,7 +69,8 @@ def table(folder: Path) -> list[dict[str, str]]:
 
 @pytest.mark.parametrize("form", ["csv", "jsonl", "parquet"])
 def test_keys_of_the_day_are_those_of_the_library(tmp_path: Path, form: str) -> None:
-    """Runs in pieces; the view is read back from the published file, with the names that it has there."""
+    """Runs in pieces; the view is read back from the published file, with the names that it has
+    there."""
     one = declaration(views=["per-tick"], horizon=None)
     write(tmp_path / "events.csv", [(hour, key) for hour, keys in enumerate(TOWNS) for key in keys])
     secret, out = Secret.from_hex("e9" * 32), tmp_path / f"out.{form}"
@@ -86,7 +91,9 @@ def test_keys_of_the_day_are_those_of_the_library(tmp_path: Path, form: str) -> 
     assert duckdb.sql(f"SELECT * EXCLUDE start FROM {reader}('{out}')").fetchall() == rows
     assert not (tmp_path / f"out.per-tick.{form}").exists(), "the release file shows it"
     with pytest.raises(ParameterError, match="no sum over several"):
-        release_file(Job(str(tmp_path / "events.csv"), one, str(out), now, secret=secret, views=("last-5",)))
+        release_file(
+            Job(str(tmp_path / "events.csv"), one, str(out), now, secret=secret, views=("last-5",))
+        )
 
 
 @pytest.mark.parametrize("form", soak_but(["csv", "parquet"], ["csv", "jsonl", "parquet"]))
@@ -100,13 +107,25 @@ def test_views_are_those_of_the_library(tmp_path: Path, form: str) -> None:
     for until in (3, 9, 14):
         now = parse_time(f"2026-01-01T{until:02d}:00Z", zone_named("UTC"), "now")
         out = str(tmp_path / f"out.{form}")
-        release_file(Job(str(tmp_path / "events.csv"), one, out, now, secret=secret, views=("per-tick", "last-5")))
+        release_file(
+            Job(
+                str(tmp_path / "events.csv"),
+                one,
+                out,
+                now,
+                secret=secret,
+                views=("per-tick", "last-5"),
+            )
+        )
     stream = one.build(secret=secret, replay=True)
     releases = stream.run(ticks)
     assert len(stream.labels) == 4, "both towns became public, no hut did"
     reader = {"csv": "read_csv", "jsonl": "read_json", "parquet": "read_parquet"}[form]
     for name in ("per-tick", "last-5"):
-        wanted = {key: column.tolist() for key, column in all_of_view(releases, name, one.schedule).columns().items()}
+        wanted = {
+            key: column.tolist()
+            for key, column in all_of_view(releases, name, one.schedule).columns().items()
+        }
         path = tmp_path / (f"out.{form}" if name == "per-tick" else f"out.{name}.{form}")
         found = duckdb.sql(f"SELECT * EXCLUDE start FROM {reader}('{path}')").fetchall()
         columns = [column for column in wanted if column != "start"]
@@ -116,7 +135,9 @@ def test_views_are_those_of_the_library(tmp_path: Path, form: str) -> None:
 
 @pytest.mark.parametrize("form", ["csv", "jsonl"])
 def test_normal_forms_are_one_key_and_bad_keys_are_bad_rows(tmp_path: Path, form: str) -> None:
-    good = [(0, NFC), (0, NFD)] * 150 + [(1, "north")] * 300 + [(1, f"village {n}") for n in range(50)]
+    good = (
+        [(0, NFC), (0, NFD)] * 150 + [(1, "north")] * 300 + [(1, f"village {n}") for n in range(50)]
+    )
     write(tmp_path / f"events.{form}", [*good, *[(1, key) for key in BAD]])
     secret = Secret.from_hex("f1" * 32)
     with pytest.raises(BadRows):
@@ -124,7 +145,15 @@ def test_normal_forms_are_one_key_and_bad_keys_are_bad_rows(tmp_path: Path, form
     assert not (tmp_path / "out.csv").exists()
     rejects = tmp_path / "rejects.csv"
     outcome = release_file(
-        job(tmp_path, form, 3, declaration(views=["running"]), secret=secret, skip_bad=True, rejects=str(rejects))
+        job(
+            tmp_path,
+            form,
+            3,
+            declaration(views=["running"]),
+            secret=secret,
+            skip_bad=True,
+            rejects=str(rejects),
+        )
     )
     assert outcome.bad == len(BAD)
     csv.field_size_limit(2_000_000)
@@ -144,14 +173,17 @@ def test_normal_forms_are_one_key_and_bad_keys_are_bad_rows(tmp_path: Path, form
 
 
 def test_runs_in_pieces_with_late_rows_are_one_stream(tmp_path: Path) -> None:
-    """late=next: rows of closed ticks count in the next one; every piece continues counts, keys and noise."""
+    """late=next: rows of closed ticks count in the next one; every piece continues counts, keys and
+    noise."""
     one, secret = declaration(late="next", views=["running"]), Secret.from_hex("f2" * 32)
     rows = [(0, "north")] * 100 + [(0, "south")] * 3
     path = tmp_path / "events.csv"
     write(path, rows)
     release_file(job(tmp_path, "csv", 1, one, secret=secret))
     with path.open("a", encoding="utf-8") as file:
-        file.writelines(f"2026-01-01T{hour:02d}:10:00Z,south\n" for hour in [0] * 60 + [1] * 60 + [3] * 5)
+        file.writelines(
+            f"2026-01-01T{hour:02d}:10:00Z,south\n" for hour in [0] * 60 + [1] * 60 + [3] * 5
+        )
     release_file(job(tmp_path, "csv", 2, one))
     release_file(job(tmp_path, "csv", 5, one, plot=str(tmp_path / "chart.svg")))
     plain = one.build(secret=secret, replay=True)
@@ -173,8 +205,13 @@ def test_a_file_without_legal_keys_and_one_without_rows(tmp_path: Path) -> None:
 
 
 def test_options_write_the_declaration(tmp_path: Path) -> None:
-    options = "--time ts --every 1h --start 2026-01-01 --epsilon 1 --delta 1e-6 --key region --show-declaration"
-    run = CliRunner().invoke(app, ["release", "-", *options.split(), "--query", "discovered-keys", "--minimum", "7"])
+    options = (
+        "--time ts --every 1h --start 2026-01-01 --epsilon 1 --delta 1e-6 --key region "
+        "--show-declaration"
+    )
+    run = CliRunner().invoke(
+        app, ["release", "-", *options.split(), "--query", "discovered-keys", "--minimum", "7"]
+    )
     assert run.exit_code == 0
     assert "discovered-keys" in run.output
     assert "minimum = 7" in run.output
@@ -188,5 +225,7 @@ def test_a_line_that_cannot_be_parsed_is_counted_once(tmp_path: Path) -> None:
     from evercount.files.source import open_source
 
     path = tmp_path / "events.csv"
-    path.write_text("ts,region\n2026-01-01T00:30:00Z,oslo\n2026-01-01T00:30:00Z\n2026-01-01T01:30:00Z,oslo\n")
+    path.write_text(
+        "ts,region\n2026-01-01T00:30:00Z,oslo\n2026-01-01T00:30:00Z\n2026-01-01T01:30:00Z,oslo\n"
+    )
     assert count((open_source(str(path), tmp_path),), declaration(), 1, 9, tmp_path).bad == 1

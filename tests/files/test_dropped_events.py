@@ -44,7 +44,9 @@ def events() -> list[tuple[datetime, str]]:
 
 def write(folder: Path) -> Path:
     path = folder / "visits.csv"
-    path.write_text("ts,who\n" + "".join(f"{day.isoformat()},{who}\n" for day, who in events()), "utf-8")
+    path.write_text(
+        "ts,who\n" + "".join(f"{day.isoformat()},{who}\n" for day, who in events()), "utf-8"
+    )
     return path
 
 
@@ -68,11 +70,18 @@ def test_shares_are_those_of_plain_python(unit: dict[str, Any], tmp_path: Path) 
     budget = {"epsilon": 1, "delta": 1e-6, "unit": "user", **unit}
     declaration = StreamDeclaration.from_dict({**DECLARED, "budget": budget, "horizon": DAYS})
     found = dropped_events(
-        [open_source(str(write(tmp_path)), tmp_path)], declaration, 1, DAYS + 1, tmp_path / "scratch"
+        [open_source(str(write(tmp_path)), tmp_path)],
+        declaration,
+        1,
+        DAYS + 1,
+        tmp_path / "scratch",
     )
     assert found.months == ["2026-01", "2026-02", "2026-03"]
     assert sum(found.events) == 600
-    tried = {"as declared": Caps.of(Budget(1.0, 1e-6, unit="user", **unit)), "max_per_tick 2": Caps(per_tick=2)}
+    tried = {
+        "as declared": Caps.of(Budget(1.0, 1e-6, unit="user", **unit)),
+        "max_per_tick 2": Caps(per_tick=2),
+    }
     if declaration.budget.period_ticks != 1:
         tried |= {"max_ticks 3": Caps(ticks=3), "max_events 3": Caps(events=3)}
     for name, caps in tried.items():
@@ -83,7 +92,10 @@ def test_shares_are_those_of_plain_python(unit: dict[str, Any], tmp_path: Path) 
 
 def test_a_check_shows_the_operator_and_nobody_else(tmp_path: Path) -> None:
     path = write(tmp_path)
-    options = "--time ts --zone UTC --every 1d --start 2026-01-01 --end 2026-03-12 --epsilon 1 --delta 1e-6 --user who"
+    options = (
+        "--time ts --zone UTC --every 1d --start 2026-01-01 --end 2026-03-12 --epsilon 1 --delta "
+        "1e-6 --user who"
+    )
     options += " --max-events 4"
     done = CliRunner().invoke(app, ["release", str(path), *options.split(), "--check"])
     assert done.exit_code == 0, done.output
@@ -93,21 +105,31 @@ def test_a_check_shows_the_operator_and_nobody_else(tmp_path: Path) -> None:
     out = tmp_path / "out.csv"
     done = CliRunner().invoke(app, ["release", str(path), *options.split(), "--out", str(out)])
     assert "as declared" not in done.output + out.read_text("utf-8")
-    plan = "plan -e 1 -d 1e-6 -t 70 --max-per-tick 1 --max-ticks 7 --view per-tick --from {} --time ts --user who"
-    done = CliRunner().invoke(app, [*plan.format(path).split(), "--every", "1d", "--start", "2026-01-01"])
+    plan = (
+        "plan -e 1 -d 1e-6 -t 70 --max-per-tick 1 --max-ticks 7 --view per-tick --from {} --time "
+        "ts --user who"
+    )
+    done = CliRunner().invoke(
+        app, [*plan.format(path).split(), "--every", "1d", "--start", "2026-01-01"]
+    )
     assert done.exit_code == 0, done.output
     assert "as declared" in done.stderr
     assert "fresh (chosen)" in done.stdout
 
 
-PLAN = "plan -e 1 -d 1e-6 -t 70 --max-per-tick 1 --max-ticks 7 --view per-tick --time ts --user who --start 2026-01-01"
+PLAN = (
+    "plan -e 1 -d 1e-6 -t 70 --max-per-tick 1 --max-ticks 7 --view per-tick --time ts --user who "
+    "--start 2026-01-01"
+)
 
 
 def planned(*more: str, text: str | None = None) -> Any:
     return CliRunner().invoke(app, [*PLAN.split(), *more], input=text)
 
 
-def test_a_plan_reads_files_as_release_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_reads_files_as_release_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Patterns, several files, standard input, delimiters and line ends, with the same shares."""
     whole = write(tmp_path)
     header, *rows = whole.read_text("utf-8").splitlines()
@@ -118,7 +140,11 @@ def test_a_plan_reads_files_as_release_does(tmp_path: Path, monkeypatch: pytest.
         (tmp_path / "log" / f"{number}.csv").write_text("\n".join([header, *part, ""]), "utf-8")
     semicolons, mixed = tmp_path / "semicolons.csv", tmp_path / "mixed.csv"
     semicolons.write_text(whole.read_text("utf-8").replace(",", ";"), "utf-8")
-    mixed.write_bytes("\n".join([header, *(row + "\r" * (place % 2) for place, row in enumerate(rows)), ""]).encode())
+    mixed.write_bytes(
+        "\n".join(
+            [header, *(row + "\r" * (place % 2) for place, row in enumerate(rows)), ""]
+        ).encode()
+    )
     monkeypatch.chdir(tmp_path)
     ways: list[tuple[list[str], str | None]] = [
         (["--from", "log/*.csv"], None),

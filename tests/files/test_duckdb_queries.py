@@ -1,4 +1,5 @@
-"""The statements of docs/howto/duckdb.md, run by DuckDB on real release files and on a real store."""
+"""The statements of docs/howto/duckdb.md, run by DuckDB on real release files and on a real
+store."""
 
 from __future__ import annotations
 
@@ -21,7 +22,11 @@ duckdb = pytest.importorskip("duckdb", reason="pip install 'evercount[files]'")
 PAGE = (Path(__file__).parents[2] / "docs" / "howto" / "duckdb.md").read_text("utf-8")
 BLOCKS = re.findall(r"^```sql\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 BUDGET = {"epsilon": 1.0, "delta": 1e-6}
-FLU = {"name": "flu", "query": {"name": "histogram", "parameters": {"keys": list(flu.REGIONS)}}, "budget": BUDGET}
+FLU = {
+    "name": "flu",
+    "query": {"name": "histogram", "parameters": {"keys": list(flu.REGIONS)}},
+    "budget": BUDGET,
+}
 
 
 def statements(block: str) -> list[str]:
@@ -32,7 +37,12 @@ def test_release_files_and_their_views(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.chdir(tmp_path)
     flu.write_csv(tmp_path / "events.csv", 60)
     declaration = StreamDeclaration.from_dict(
-        {**FLU, "tick": "1h", "start": "2025-10-06T00:00:00Z", "columns": {"time": "ts", "key": "region"}}
+        {
+            **FLU,
+            "tick": "1h",
+            "start": "2025-10-06T00:00:00Z",
+            "columns": {"time": "ts", "key": "region"},
+        }
     )
     end = declaration.schedule.start_of(50)
     release_file(Job("events.csv", declaration, "hourly.csv", end, views=("per-day",)))
@@ -55,7 +65,9 @@ def test_the_store_by_an_export(store: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert {row[1] for row in found} == set(flu.REGIONS)
     assert [row[2] for row in found] == sorted((row[2] for row in found), reverse=True)
     connection = sqlite3.connect(store)
-    last = connection.execute("SELECT value FROM releases WHERE tick = 3 ORDER BY value DESC").fetchall()
+    last = connection.execute(
+        "SELECT value FROM releases WHERE tick = 3 ORDER BY value DESC"
+    ).fetchall()
     connection.close()
     assert [row[2:3] for row in found] == last
 
@@ -64,7 +76,9 @@ def test_the_store_by_an_export(store: Path, monkeypatch: pytest.MonkeyPatch) ->
 def store(tmp_path: Path) -> Path:
     place = tmp_path / "counts.db"
     opened = Store(place)
-    live = opened.declare(StreamDeclaration.from_dict({**FLU, "tick": "1h", "views": ["running"]}), 0.0)
+    live = opened.declare(
+        StreamDeclaration.from_dict({**FLU, "tick": "1h", "views": ["running"]}), 0.0
+    )
     opened.close_ticks(live, 3, 0.0)
     opened.close()
     return place
@@ -78,7 +92,9 @@ def test_the_store_by_the_statement_of_the_page(store: Path) -> None:
         rows = connection.execute(select.replace("store.", "")).fetchall()
     finally:
         connection.close()
-    assert [row[:3] for row in rows] == [("flu", tick, cell) for tick in (1, 2, 3) for cell in range(len(flu.REGIONS))]
+    assert [row[:3] for row in rows] == [
+        ("flu", tick, cell) for tick in (1, 2, 3) for cell in range(len(flu.REGIONS))
+    ]
     assert all(low < value < high for *_, value, _, low, high in rows)
 
 
@@ -94,4 +110,6 @@ def test_the_store_by_duckdb(store: Path, monkeypatch: pytest.MonkeyPatch) -> No
     for text in [*statements(BLOCKS[1]), *statements(BLOCKS[2])]:
         if not text.startswith(("INSTALL", "LOAD")):
             found = connection.execute(text).fetchall()
-    assert [row[:2] for row in found[: len(flu.REGIONS)]] == [(1, name) for name in sorted(flu.REGIONS)]
+    assert [row[:2] for row in found[: len(flu.REGIONS)]] == [
+        (1, name) for name in sorted(flu.REGIONS)
+    ]

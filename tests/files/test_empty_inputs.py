@@ -1,7 +1,8 @@
-"""Inputs without rows: whatever their form, columns and types, ticks are published as if no event had come.
+"""Inputs without rows: whatever their form, columns and types, ticks are published as if no event
+had come.
 
-Whether a day is published must not depend on its events: a filter that leaves no row leaves a frame whose columns have
-other types, or none, and a file that may have no header.
+Whether a day is published must not depend on its events: a filter that leaves no row leaves a frame
+whose columns have other types, or none, and a file that may have no header.
 """
 
 from __future__ import annotations
@@ -91,7 +92,9 @@ FRAMES: dict[str, Callable[[], Any]] = {
     "arrow: no types": lambda: arrow(pa.null()),
     "arrow: dictionaries": lambda: arrow(pa.dictionary(pa.int32(), pa.string())),
     "arrow: structures": lambda: arrow(pa.struct({"a": pa.int64()})),
-    "duckdb": lambda: duckdb.sql("SELECT NULL t, NULL k, NULL k2, NULL v, NULL u, NULL o WHERE false"),
+    "duckdb": lambda: duckdb.sql(
+        "SELECT NULL t, NULL k, NULL k2, NULL v, NULL u, NULL o WHERE false"
+    ),
 }
 
 
@@ -159,11 +162,17 @@ def test_it_is_an_empty_tick_of_the_library(query: str) -> None:
     wanted: list[tuple[Any, ...]] = []
     for tick in (1, 2, 3):
         nothing = np.zeros(declaration.query.cells, np.int64)
-        totals = TickEvents(tick, [[]]) if declaration.remembers else TickTotals.dense(tick, [nothing])
+        totals = (
+            TickEvents(tick, [[]]) if declaration.remembers else TickTotals.dense(tick, [nothing])
+        )
         for table in close_ticks(stream, totals, declaration.schedule.starts_of):
             wanted += zip(*(column.tolist() for column in table.columns().values()), strict=True)
     published_rows = release(
-        pd.DataFrame([]), declaration, end=RUN["end"], now=RUN["now"], secret=Secret.from_hex("8a" * 32)
+        pd.DataFrame([]),
+        declaration,
+        end=RUN["end"],
+        now=RUN["now"],
+        secret=Secret.from_hex("8a" * 32),
     )
     got = zip(*(column.tolist() for column in published_rows.columns().values()), strict=True)
     assert repr(list(got)) == repr(wanted)  # repr, because some std are no numbers
@@ -185,14 +194,26 @@ def test_a_store_and_a_later_run_publish_empty_days(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore:epsilon=100 is a weak promise")
 @pytest.mark.parametrize("late", ["next", "revise"])
 def test_a_file_may_begin_empty_and_grow(late: str, tmp_path: Path) -> None:
-    """Each row counts once: a file that was empty has no header that a later run could read twice."""
-    asked: dict[str, Any] = {**RUN, "late": late, "epsilon": 100, "delta": 1e-6, "horizon": 10, "end": None}
+    """Each row counts once: a file that was empty has no header that a later run could read
+    twice."""
+    asked: dict[str, Any] = {
+        **RUN,
+        "late": late,
+        "epsilon": 100,
+        "delta": 1e-6,
+        "horizon": 10,
+        "end": None,
+    }
     if late == "revise":
         asked |= {"revise_for": 2}
     path, table = tmp_path / "events.csv", None
-    for day, text in enumerate(("", "", "t", "t\n2026-03-04\n", "t\n2026-03-04\n2026-03-05\n2026-03-04\n"), 2):
+    for day, text in enumerate(
+        ("", "", "t", "t\n2026-03-04\n", "t\n2026-03-04\n2026-03-05\n2026-03-04\n"), 2
+    ):
         path.write_text(text)
-        table = release(path, **{**asked, "out": tmp_path / "out.csv", "now": f"2026-03-0{day}T01:00"})
+        table = release(
+            path, **{**asked, "out": tmp_path / "out.csv", "now": f"2026-03-0{day}T01:00"}
+        )
     assert table is not None
     newest = table.to_pandas().groupby("start").value.last().round().tolist()
     assert newest == ([0, 0, 0, 1, 2] if late == "next" else [0, 0, 0, 2, 1])
@@ -201,7 +222,11 @@ def test_a_file_may_begin_empty_and_grow(late: str, tmp_path: Path) -> None:
 
 
 def test_what_is_wrong_whatever_the_rows_is_still_refused(tmp_path: Path) -> None:
-    for data in (pd.DataFrame(columns=["when"]), pl.DataFrame(schema={"when": pl.String}), arrow(pa.null())):
+    for data in (
+        pd.DataFrame(columns=["when"]),
+        pl.DataFrame(schema={"when": pl.String}),
+        arrow(pa.null()),
+    ):
         with pytest.raises(InputError, match="has no column 'time'; its columns"):
             published(data, time="time")
     with pytest.raises(InputError, match="has no column 't'"):
@@ -217,7 +242,8 @@ def test_what_is_wrong_whatever_the_rows_is_still_refused(tmp_path: Path) -> Non
 
 
 def test_rows_whose_columns_hold_nothing_are_bad_rows(tmp_path: Path) -> None:
-    """A column of which nothing is known has no type; its rows are bad, as in a CSV, and not the whole frame."""
+    """A column of which nothing is known has no type; its rows are bad, as in a CSV, and not the
+    whole frame."""
     nothing = {name: [None, None] for name in COLUMNS}
     path = tmp_path / "nothing.parquet"
     path.write_bytes(packed(pa.table(nothing)))

@@ -23,7 +23,13 @@ KINDS: dict[str, dict[str, Any]] = {
     "histogram": {"key": "region", "keys": ["n", "s"]},
     "other": {"key": "region", "keys": ["n", "s"], "unknown": "other"},
     "rollup": {"rollup": ["state", "region"], "keys": [("a", "n"), ("a", "s")]},
-    "active": {"query": "active-users", "key": "region", "keys": ["n", "s"], "user": "who", "max_ticks": 6},
+    "active": {
+        "query": "active-users",
+        "key": "region",
+        "keys": ["n", "s"],
+        "user": "who",
+        "max_ticks": 6,
+    },
     "distinct": {"query": "distinct-users", "key": "region", "keys": ["n", "s"], "user": "who"},
     "capped": {"key": "region", "keys": ["n", "s"], "user": "who", "max_events": 4},
     "late rows": {"key": "region", "keys": ["n", "s"], "late": "next"},
@@ -45,27 +51,51 @@ def write_events(days: range, path: str = "events.csv") -> None:
             file.write("ts,state,region,who\n")
         for day in days:
             for _ in range(12):
-                states = {"n": "a", "s": "a", "islands": "a", "west": "b"} if day >= 12 else {"n": "a", "s": "a"}
+                states = (
+                    {"n": "a", "s": "a", "islands": "a", "west": "b"}
+                    if day >= 12
+                    else {"n": "a", "s": "a"}
+                )
                 region = draw.choice(list(states))
-                file.write(f"2026-01-{day:02d}T09:00:00Z,{states[region]},{region},u{draw.randrange(9)}\n")
+                file.write(
+                    f"2026-01-{day:02d}T09:00:00Z,{states[region]},{region},u{draw.randrange(9)}\n"
+                )
 
 
 def released(kind: str, home: dict[str, Any], now: int, **more: Any) -> evercount.ReleaseTable:
-    options: Any = {"time": "ts", "every": "1d", "zone": "UTC", "start": "2026-01-01", "horizon": 40, "epsilon": 1}
-    options |= {"views": ["per-tick", "running"], "secret": SECRET, "now": f"2026-01-{now:02d}T01:00:00Z"}
+    options: Any = {
+        "time": "ts",
+        "every": "1d",
+        "zone": "UTC",
+        "start": "2026-01-01",
+        "horizon": 40,
+        "epsilon": 1,
+    }
+    options |= {
+        "views": ["per-tick", "running"],
+        "secret": SECRET,
+        "now": f"2026-01-{now:02d}T01:00:00Z",
+    }
     return evercount.release("events.csv", **options, **KINDS[kind], **home, **more)
 
 
 @pytest.mark.parametrize("home", ["state", "db"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_keys_join_at_a_date_as_in_two_runs(kind: str, home: str) -> None:
-    """A month that is released at once, and the same where one run ends with the day before: bit for bit the same."""
+    """A month that is released at once, and the same where one run ends with the day before: bit
+    for bit the same."""
     new = NEW.get(kind, ["islands", "west"])
     write_events(range(1, 11))
     for name in ("one", "two"):
         released(kind, {home: f"{name}.home", "out": f"{name}.csv"}, 11)
     write_events(range(11, 31))
-    one = released(kind, {home: "one.home", "out": "one.csv"}, 31, add_keys=new, add_keys_from=f"2026-01-{JOINS:02d}")
+    one = released(
+        kind,
+        {home: "one.home", "out": "one.csv"},
+        31,
+        add_keys=new,
+        add_keys_from=f"2026-01-{JOINS:02d}",
+    )
     released(kind, {home: "two.home", "out": "two.csv"}, JOINS, skip_bad=True)
     two = released(kind, {home: "two.home", "out": "two.csv"}, 31, add_keys=new)
     for view in ("", ".running"):
@@ -79,7 +109,8 @@ def test_keys_join_at_a_date_as_in_two_runs(kind: str, home: str) -> None:
 
 
 def test_rows_of_faulty_keys_stay_faults() -> None:
-    """Rows of the keys that join are legal in the whole file; others are not, before and after the day."""
+    """Rows of the keys that join are legal in the whole file; others are not, before and after the
+    day."""
     write_events(range(1, 31))
     home = {"out": "p.csv"}
     with pytest.raises(BadRows, match="bad rows"):
@@ -119,10 +150,16 @@ def run() -> Iterator[Runner]:
 @pytest.mark.slow
 @pytest.mark.parametrize("more", ["", "--db s.db"])
 def test_killed_where_keys_join(more: str, tmp_path: Path, run: Runner) -> None:
-    """At steps before, at and after the day: the same command then gives the table of a run that was not killed."""
+    """At steps before, at and after the day: the same command then gives the table of a run that
+    was not killed."""
     start = tmp_path / "start"
     start.mkdir()
-    rows = [f"2026-01-01T{hour:02d}:{minute:02d}:00,{key}" for hour in range(9) for minute in range(9) for key in "nsw"]
+    rows = [
+        f"2026-01-01T{hour:02d}:{minute:02d}:00,{key}"
+        for hour in range(9)
+        for minute in range(9)
+        for key in "nsw"
+    ]
     (start / "events.csv").write_text(
         "\n".join(["ts,k", *(row for row in rows if row[-1] != "w" or row[11:13] > "05")])
     )
@@ -134,7 +171,9 @@ def test_killed_where_keys_join(more: str, tmp_path: Path, run: Runner) -> None:
     shutil.copytree(start, tmp_path / "whole")
     assert run(tmp_path / "whole", 9, more=joining).returncode == 0
     whole = (tmp_path / "whole" / "out.csv").read_bytes()
-    assert next(line for line in whole.decode().splitlines() if ",w," in line).startswith("8,2026-01-01T07:00:00")
+    assert next(line for line in whole.decode().splitlines() if ",w," in line).startswith(
+        "8,2026-01-01T07:00:00"
+    )
     lengths, step, killed = set[int](), 1, 0
     while True:
         shutil.copytree(start, tmp_path / str(step))

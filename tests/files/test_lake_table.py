@@ -1,4 +1,5 @@
-"""Delta and Iceberg tables next to a release: every tick once, over kills, repeats and two writers at once."""
+"""Delta and Iceberg tables next to a release: every tick once, over kills, repeats and two writers
+at once."""
 
 from __future__ import annotations
 
@@ -52,7 +53,11 @@ def wanted(ticks: int) -> list[tuple[int, str, float]]:
 
 @pytest.fixture(params=["delta", "iceberg"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return f"delta:{tmp_path / 'd'}" if request.param == "delta" else f"iceberg:{tmp_path}/public.visits"
+    return (
+        f"delta:{tmp_path / 'd'}"
+        if request.param == "delta"
+        else f"iceberg:{tmp_path}/public.visits"
+    )
 
 
 def append(place: str, ticks: int, shift: float = 0.0) -> int:
@@ -87,8 +92,11 @@ def test_of_two_writers_at_once_one_fails(place: str, monkeypatch: pytest.Monkey
 
 
 def living(place: str, ticks: int, seconds: float, spent: Path) -> None:
-    """Append, in a process that dies without any clean-up when it has used so much processor time; 0: it lives."""
-    assert {"deltalake", "pyiceberg.catalog.sql"} <= set(sys.modules), "it would die while it loads them"
+    """Append, in a process that dies without any clean-up when it has used so much processor time;
+    0: it lives."""
+    assert {"deltalake", "pyiceberg.catalog.sql"} <= set(sys.modules), (
+        "it would die while it loads them"
+    )
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_PROF, seconds)
     began = time.process_time()
@@ -101,7 +109,8 @@ def living(place: str, ticks: int, seconds: float, spent: Path) -> None:
 def test_a_kill_at_any_time_loses_and_doubles_nothing(
     place: str, runs: int, deaths: int, lives: Any, tmp_path: Path
 ) -> None:
-    """Killed at any time of the processor time that an append takes: the table has all new ticks or none of them."""
+    """Killed at any time of the processor time that an append takes: the table has all new ticks or
+    none of them."""
     draw, spent = random.Random(3), tmp_path / "spent"
 
     def life(ticks: int, seconds: float) -> int:
@@ -126,7 +135,9 @@ def test_a_kill_at_any_time_loses_and_doubles_nothing(
     assert read(place) == wanted(ticks + 2)
 
 
-@pytest.mark.parametrize("text", ["", "delta:", "parquet:x", "iceberg:x", "iceberg:/tmp/x", "iceberg:/tmp/x.y.z"])
+@pytest.mark.parametrize(
+    "text", ["", "delta:", "parquet:x", "iceberg:x", "iceberg:/tmp/x", "iceberg:/tmp/x.y.z"]
+)
 def test_other_names_are_refused(text: str) -> None:
     with pytest.raises(ParameterError, match=r"delta:FOLDER or iceberg:FOLDER/namespace\.table"):
         append_new(text, "visits", [], SCHEDULE, "")
@@ -162,11 +173,23 @@ def test_a_run_that_dies_after_its_commit_is_finished_by_the_next_one(
 def test_the_next_year_goes_on_in_the_same_table(
     place: str, home: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its ticks count from 1 again; what a killed run left out of the table is added also where the next one renews."""
+    """Its ticks count from 1 again; what a killed run left out of the table is added also where the
+    next one renews."""
     events = tmp_path / "events.csv"
     events.write_text("ts\n2026-05-01T10:00:00Z\n")
-    options: dict[str, Any] = {"time": "ts", "every": "24h", "epsilon": 1, "lake": place, "horizon": 2, "renew": True}
-    options |= {"start": "2026-05-01T00:00:00Z", "now": "2026-06-01T00:00:00Z", home: tmp_path / "home"}
+    options: dict[str, Any] = {
+        "time": "ts",
+        "every": "24h",
+        "epsilon": 1,
+        "lake": place,
+        "horizon": 2,
+        "renew": True,
+    }
+    options |= {
+        "start": "2026-05-01T00:00:00Z",
+        "now": "2026-06-01T00:00:00Z",
+        home: tmp_path / "home",
+    }
     with monkeypatch.context() as patch:
         patch.setattr(published, "append_new", dies)
         with pytest.raises(KeyboardInterrupt):
@@ -177,11 +200,24 @@ def test_the_next_year_goes_on_in_the_same_table(
 
 
 @pytest.mark.parametrize("home", ["state", "db"])
-def test_notes_and_removed_keys_do_not_part_a_stream_from_its_table(place: str, home: str, tmp_path: Path) -> None:
+def test_notes_and_removed_keys_do_not_part_a_stream_from_its_table(
+    place: str, home: str, tmp_path: Path
+) -> None:
     events = tmp_path / "events.csv"
     events.write_text("ts,key\n2026-05-01T10:00:00Z,a\n")
-    options: dict[str, Any] = {"time": "ts", "key": "key", "keys": CELLS, "every": "24h", "epsilon": 1, "lake": place}
-    options |= {"start": "2026-05-01T00:00:00Z", "now": "2026-06-01T00:00:00Z", home: tmp_path / "home"}
+    options: dict[str, Any] = {
+        "time": "ts",
+        "key": "key",
+        "keys": CELLS,
+        "every": "24h",
+        "epsilon": 1,
+        "lake": place,
+    }
+    options |= {
+        "start": "2026-05-01T00:00:00Z",
+        "now": "2026-06-01T00:00:00Z",
+        home: tmp_path / "home",
+    }
     release(events, end="2026-05-02T00:00:00Z", **options)
     release(events, end="2026-05-03T00:00:00Z", notes="1,2,a storm", remove_keys=["b"], **options)
     table = release(events, end="2026-05-04T00:00:00Z", **options)
@@ -189,18 +225,29 @@ def test_notes_and_removed_keys_do_not_part_a_stream_from_its_table(place: str, 
     assert [row[:2] for row in read(place)] == [(1, "a"), (1, "b"), (2, "a"), (3, "a")]
 
 
-def test_a_note_in_a_store_does_not_part_an_export_from_its_table(place: str, tmp_path: Path) -> None:
+def test_a_note_in_a_store_does_not_part_an_export_from_its_table(
+    place: str, tmp_path: Path
+) -> None:
     append(place, 2)
     tables = [replace(table, notes=["a storm"] * len(table.ticks)) for table in released(3)]
     assert append_new(place, "visits", tables, SCHEDULE, "a promise") == 2
     assert read(place) == wanted(3)
 
 
-def test_days_of_another_stream_are_refused_before_anything_is_spent(place: str, tmp_path: Path) -> None:
-    """A second state, a second store, another name: the table and the budget stay as they are. Later days are free."""
+def test_days_of_another_stream_are_refused_before_anything_is_spent(
+    place: str, tmp_path: Path
+) -> None:
+    """A second state, a second store, another name: the table and the budget stay as they are.
+    Later days are free."""
     events = tmp_path / "events.csv"
     events.write_text("ts\n2026-05-01T10:00:00Z\n")
-    options: dict[str, Any] = {"time": "ts", "every": "24h", "epsilon": 1, "lake": place, "horizon": 2}
+    options: dict[str, Any] = {
+        "time": "ts",
+        "every": "24h",
+        "epsilon": 1,
+        "lake": place,
+        "horizon": 2,
+    }
     options |= {"start": "2026-05-01T00:00:00Z", "now": "2026-05-02T00:00:00Z"}
     homes: list[dict[str, Any]] = [
         {"state": tmp_path / "state"},
@@ -219,7 +266,11 @@ def test_days_of_another_stream_are_refused_before_anything_is_spent(place: str,
     reading = Reading.open(tmp_path / "s.db")
     assert reading.names() == []
     reading.close()
-    later = options | {"start": "2026-05-04T00:00:00Z", "now": "2026-05-05T00:00:00Z", "skip_bad": True}
+    later = options | {
+        "start": "2026-05-04T00:00:00Z",
+        "now": "2026-05-05T00:00:00Z",
+        "skip_bad": True,
+    }
     release(events, **later, **homes[4])
     assert len(read(place)) == len(published) + 1
     release(events, **options | {"now": "2026-05-03T00:00:00Z"}, **homes[0])

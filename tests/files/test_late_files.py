@@ -1,4 +1,5 @@
-"""Rows that come after their tick was released: which are new, when a tick closes, and days that are revised."""
+"""Rows that come after their tick was released: which are new, when a tick closes, and days that
+are revised."""
 
 from __future__ import annotations
 
@@ -50,13 +51,17 @@ def write_rows(path: Path, rows: list[Row], more: bool = False) -> None:
         writer = csv.writer(file)
         if not more:
             writer.writerow(["t", "k"])
-        writer.writerows([FLU.schedule.show(FLU.schedule.start_of(day) + DAY // 3), key] for day, key in rows)
+        writer.writerows(
+            [FLU.schedule.show(FLU.schedule.start_of(day) + DAY // 3), key] for day, key in rows
+        )
 
 
 def new_rows(folder: Path, names: list[str], earlier: Any) -> tuple[list[str], Any]:
     """The texts of the new rows, and what the next run gets."""
     scratch = Path(tempfile.mkdtemp(dir=folder))
-    sources = [open_source(str(folder / name), scratch, number=number) for number, name in enumerate(names)]
+    sources = [
+        open_source(str(folder / name), scratch, number=number) for number, name in enumerate(names)
+    ]
     _, new, consumed = split_new(sources, scratch, earlier)
     found = []
     for source in new:
@@ -68,7 +73,8 @@ def new_rows(folder: Path, names: list[str], earlier: Any) -> tuple[list[str], A
 
 
 def test_every_row_is_new_once(tmp_path: Path) -> None:
-    """Files that grow, that are new, renamed, compressed or gone; only a change of what was read is refused."""
+    """Files that grow, that are new, renamed, compressed or gone; only a change of what was read is
+    refused."""
     one, two, parquet = (tmp_path / name for name in ("one.csv", "two.csv", "three.parquet"))
     one.write_text("k\na\nb\n")
     found, known = new_rows(tmp_path, ["one.csv"], None)
@@ -97,7 +103,9 @@ def test_every_row_is_new_once(tmp_path: Path) -> None:
 def run(folder: Path, declaration: StreamDeclaration, day: float, *names: str) -> Any:
     """A run so many days after the start."""
     files = tuple(str(folder / name) for name in names)
-    return release_file(Job(files, declaration, str(folder / "out.csv"), BEGIN + int(day * DAY), secret=SECRET))
+    return release_file(
+        Job(files, declaration, str(folder / "out.csv"), BEGIN + int(day * DAY), secret=SECRET)
+    )
 
 
 def read(path: Path, *columns: str) -> list[tuple[Any, ...]]:
@@ -121,7 +129,9 @@ def test_a_tick_closes_only_so_long_after_its_end(tmp_path: Path) -> None:
     assert values(tmp_path / "out.csv") == expected.tolist()
     assert run(tmp_path, declared(wait="0s"), 2.0, "one.csv", "late.csv").last == 2, "it may change"
     with pytest.raises(ParameterError, match="by hand"):
-        StreamDeclaration.from_dict({"name": "x", "query": "count", "budget": TABLE["budget"], "wait": "1h"})
+        StreamDeclaration.from_dict(
+            {"name": "x", "query": "count", "budget": TABLE["budget"], "wait": "1h"}
+        )
     with pytest.raises(ParameterError, match="not a length of time"):
         declared(wait="soon")
 
@@ -130,9 +140,11 @@ def test_a_change_of_the_rule_counts_no_row_twice(tmp_path: Path) -> None:
     """drop, then next, then drop: rows that a run under drop may have counted never count again."""
     write_rows(tmp_path / "one.csv", [(1, "n")] * 5)
     run(tmp_path, declared(), 1, "one.csv")
-    write_rows(tmp_path / "one.csv", [(1, "s")] * 7 + [(2, "n")], more=True)  # seven are late, and dropped
+    # seven are late, and dropped
+    write_rows(tmp_path / "one.csv", [(1, "s")] * 7 + [(2, "n")], more=True)
     run(tmp_path, declared(late="next"), 2, "one.csv")
-    write_rows(tmp_path / "one.csv", [(1, "s")] * 11 + [(3, "n")], more=True)  # late, and count on day 3
+    # late, and count on day 3
+    write_rows(tmp_path / "one.csv", [(1, "s")] * 11 + [(3, "n")], more=True)
     write_rows(tmp_path / "two.csv", [(2, "s")] * 2)
     run(tmp_path, declared(late="next"), 3, "one.csv", "two.csv")
     write_rows(tmp_path / "one.csv", [(1, "s")] * 13, more=True)
@@ -148,13 +160,19 @@ REVISED = declared(late="revise", revise_for=2, views=("per-day", "last-3"))
 
 
 def test_files_are_revised_as_the_library_does(tmp_path: Path) -> None:
-    """Rows of five days in a file for each day of arrival: as lags of a library stream, with the same noise."""
+    """Rows of five days in a file for each day of arrival: as lags of a library stream, with the
+    same noise."""
     generator = np.random.default_rng(3)
     names, ticks = [], []
     for arrival in range(1, 7):
         lags = generator.choice(5, 60, p=[0.5, 0.2, 0.1, 0.1, 0.1])
-        rows = [(arrival - lag, str(generator.choice(["n", "s"]))) for lag in lags.tolist() if arrival > lag]
-        ticks.append([[key for day, key in rows if day == arrival - lag] for lag in range(3)])  # later ones are dropped
+        rows = [
+            (arrival - lag, str(generator.choice(["n", "s"])))
+            for lag in lags.tolist()
+            if arrival > lag
+        ]
+        # later ones are dropped
+        ticks.append([[key for day, key in rows if day == arrival - lag] for lag in range(3)])
         names.append(f"{arrival}.csv")
         write_rows(tmp_path / names[-1], rows)
         run(tmp_path, REVISED, arrival, *names)
@@ -175,6 +193,8 @@ def test_files_are_revised_as_the_library_does(tmp_path: Path) -> None:
         (str(day), str(min(day + 2, 6)), str(max(0, day - 4))) for day in range(1, 7)
     ]
     weeks = view_path(tmp_path / "out.csv", "last-3")
-    assert [float(std) for (std,) in read(weeks, "std")] == pytest.approx(releases.last(3).std.reshape(-1))
+    assert [float(std) for (std,) in read(weeks, "std")] == pytest.approx(
+        releases.last(3).std.reshape(-1)
+    )
     with pytest.raises(ParameterError, match="revise_for was 2 and is now None"):
         run(tmp_path, declared(late="next"), 7, *names)

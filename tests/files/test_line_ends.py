@@ -1,4 +1,5 @@
-"""Files whose lines end in LF, in CR LF, or some in one and some in the other: read as if all ended in LF."""
+"""Files whose lines end in LF, in CR LF, or some in one and some in the other: read as if all ended
+in LF."""
 
 from __future__ import annotations
 
@@ -19,7 +20,12 @@ from evercount.files.count_rows import count
 from evercount.files.source import open_sources, with_one_line_end
 
 pytest.importorskip("duckdb")
-ROWS = ["t,who,k", '2026-03-01T08:00,p,"north"', "2026-03-01T09:00,q,south", '2026-03-02T10:00,p,"north"']
+ROWS = [
+    "t,who,k",
+    '2026-03-01T08:00,p,"north"',
+    "2026-03-01T09:00,q,south",
+    '2026-03-02T10:00,p,"north"',
+]
 DECLARED: dict[str, Any] = {
     "time": "t",
     "every": "1d",
@@ -55,7 +61,13 @@ def with_ends(rows: list[str], ends: list[bytes]) -> bytes:
 
 
 def table_of(path: Path, **more: Any) -> str:
-    asked = {**DECLARED, "end": "2026-03-03", "now": "2026-03-04", "secret": Secret.from_hex("5e" * 32), **more}
+    asked = {
+        **DECLARED,
+        "end": "2026-03-03",
+        "now": "2026-03-04",
+        "secret": Secret.from_hex("5e" * 32),
+        **more,
+    }
     return str(release(path, **asked).to_csv())
 
 
@@ -84,7 +96,9 @@ def test_json_lines_may_end_in_several_ways(tmp_path: Path) -> None:
 
 def test_bad_rows_are_named_by_their_lines(tmp_path: Path) -> None:
     path = tmp_path / "bad.csv"
-    path.write_bytes(b"t,who,k\r\n2026-03-01,p,north\nnever,p,north\r\n2026-03-01,p,south,more\n2026-03-01,,\n")
+    path.write_bytes(
+        b"t,who,k\r\n2026-03-01,p,north\nnever,p,north\r\n2026-03-01,p,south,more\n2026-03-01,,\n"
+    )
     with pytest.raises(InputError, match="line 3: not a time"):
         table_of(path)
     table_of(path, skip_bad=True, rejects=tmp_path / "rejects.csv")
@@ -94,7 +108,8 @@ def test_bad_rows_are_named_by_their_lines(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("late", ["next", "revise"])
 def test_a_growing_file_may_change_its_line_ends(late: str, tmp_path: Path) -> None:
-    """Rows that an earlier run has read are known by their bytes, whatever the line ends of those that follow."""
+    """Rows that an earlier run has read are known by their bytes, whatever the line ends of those
+    that follow."""
     parts = [
         b"t,who,k\r\n2026-03-01T08:00,p,north\r\n",
         b"2026-03-01T09:00,p,north\n2026-03-02T09:00,q,south\n",
@@ -130,7 +145,8 @@ def totals_of(paths: list[Path], scratch: Path) -> dict[int, int]:
 @pytest.mark.parametrize("another", [b"2026-03-02,z\n", b"2026-03-02,z\r\n"])
 @pytest.mark.parametrize("own", [b"\n", b"\r\n"])
 def test_one_row_changes_no_other(own: bytes, another: bytes, tmp_path: Path) -> None:
-    """A person whose id has a line end in quotes is one person, whatever the line ends of another person's row."""
+    """A person whose id has a line end in quotes is one person, whatever the line ends of another
+    person's row."""
     first, second = tmp_path / "first.csv", tmp_path / "second.csv"
     first.write_bytes(b"t,who\r\n" + b'2026-03-01,"x\r\ny"\r\n2026-03-01,"x\r\ny"\r\n')
     second.write_bytes(own.join([b"t,who", b'2026-03-01,"x' + own + b'y"', b"2026-03-02,y", b""]))
@@ -153,14 +169,19 @@ def test_a_carriage_return_alone_is_refused_in_words(text: bytes, tmp_path: Path
     path = tmp_path / "mac.csv"
     path.write_bytes(text)
     for more in ({}, {"skip_bad": True}, {"rejects": tmp_path / "rejects.csv"}):
-        with pytest.raises(InputError, match=r"mac\.csv cannot be read: a carriage return stands alone.*dos2unix"):
+        with pytest.raises(
+            InputError, match=r"mac\.csv cannot be read: a carriage return stands alone.*dos2unix"
+        ):
             table_of(path, **more)
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     declaration = StreamDeclaration.from_dict(CAPPED)
     with pytest.raises(InputError, match="carriage return"):
         list(find_rejects(open_sources([str(path)], scratch, ","), declaration, scratch))
-    plan = "plan -e 1 -d 1e-6 -t 10 --max-per-tick 1 --time t --user who --start 2026-03-01 --view per-tick --from"
+    plan = (
+        "plan -e 1 -d 1e-6 -t 10 --max-per-tick 1 --time t --user who --start 2026-03-01 --view "
+        "per-tick --from"
+    )
     done = CliRunner().invoke(app, [*plan.split(), str(path)])
     assert isinstance(done.exception, SystemExit), done.exception
     assert "carriage return" in done.output

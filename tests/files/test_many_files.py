@@ -1,4 +1,5 @@
-"""Several files at once: patterns, every format together, row order, bad rows by file, late rows, streams.toml."""
+"""Several files at once: patterns, every format together, row order, bad rows by file, late rows,
+streams.toml."""
 
 from __future__ import annotations
 
@@ -34,20 +35,31 @@ CLOCK = Schedule.of("1h", "2026-01-01T00:00")
 
 def counted(files: list[str], spec: Any, scratch: Path, **more: Any) -> CountedRows:
     scratch.mkdir()
-    return count([open_source(file, scratch, number=n) for n, file in enumerate(files)], spec, 1, 11, scratch, **more)
+    return count(
+        [open_source(file, scratch, number=n) for n, file in enumerate(files)],
+        spec,
+        1,
+        11,
+        scratch,
+        **more,
+    )
 
 
 @pytest.mark.parametrize("user", [None, "user"])
 def test_every_format_together_is_one_file(tmp_path: Path, user: str | None) -> None:
-    """The same rows in one file and spread over all formats: the same counts, and the same users."""
+    """The same rows in one file and spread over all formats: the same counts, and the same
+    users."""
     rows = rows_of(700)
     spec = declared(CLOCK, "ts", "histogram", "region", KEYS, user=user, max_events=3)
     whole = counted([write(tmp_path, rows, "csv")], spec, tmp_path / "one")
     files = []
-    for number, (form, part) in enumerate(zip(FORMATS, np.array_split(np.arange(700), len(FORMATS)), strict=True)):
+    for number, (form, part) in enumerate(
+        zip(FORMATS, np.array_split(np.arange(700), len(FORMATS)), strict=True)
+    ):
         folder = tmp_path / str(number)
         folder.mkdir()
-        some = [dict(reversed(rows[i].items())) if number % 2 else rows[i] for i in part]  # columns in any order
+        # columns in any order
+        some = [dict(reversed(rows[i].items())) if number % 2 else rows[i] for i in part]
         files.append(write(folder, some, form))
     parts = counted(files, spec, tmp_path / "many")
     np.testing.assert_array_equal(parts.totals.rows(1, 11), whole.totals.rows(1, 11))
@@ -62,7 +74,9 @@ def test_values_of_several_files(tmp_path: Path) -> None:
     for form, some in (("csv", rows[:100]), ("jsonl", rows[100:200]), ("parquet", rows[200:])):
         (tmp_path / form).mkdir()
         files.append(write(tmp_path / form, some, form))
-    np.testing.assert_array_equal(counted(files, spec, tmp_path / "many").totals.rows(1, 11), whole.totals.rows(1, 11))
+    np.testing.assert_array_equal(
+        counted(files, spec, tmp_path / "many").totals.rows(1, 11), whole.totals.rows(1, 11)
+    )
 
 
 @pytest.mark.parametrize("query", ["distinct-users", "active-users"])
@@ -91,16 +105,22 @@ def test_users_of_several_files_are_counted(tmp_path: Path, query: str, order: s
 
 
 def test_first_events_of_users_go_by_the_order_of_files_and_rows(tmp_path: Path) -> None:
-    """600,000 rows of one moment in three files that DuckDB reads in parallel: the first row of each user counts."""
+    """600,000 rows of one moment in three files that DuckDB reads in parallel: the first row of
+    each user counts."""
     files = []
     for number in range(3):
-        lines = (f"2026-01-01T00:00:00,{KEYS[(n + number) % 2]},u{n % 50_000}" for n in range(200_000))
+        lines = (
+            f"2026-01-01T00:00:00,{KEYS[(n + number) % 2]},u{n % 50_000}" for n in range(200_000)
+        )
         files.append(text_file(tmp_path, "ts,region,user\n" + "\n".join(lines), f"{number}.csv"))
     spec = declared(CLOCK, "ts", "histogram", "region", KEYS, user="user", max_events=1)
     got = counted(files, spec, tmp_path / "s")
     assert got.totals.rows(1, 2).tolist() == [[25_000, 25_000, 0, 0]]
-    got = counted(files[1:], spec, tmp_path / "t", users={f"u{n}": (1, 0) for n in range(0, 50_000, 2)})
-    assert got.totals.rows(1, 2).tolist() == [[25_000, 0, 0, 0]]  # the odd users' rows of file 1 are KEYS[0]
+    got = counted(
+        files[1:], spec, tmp_path / "t", users={f"u{n}": (1, 0) for n in range(0, 50_000, 2)}
+    )
+    # the odd users' rows of file 1 are KEYS[0]
+    assert got.totals.rows(1, 2).tolist() == [[25_000, 0, 0, 0]]
     assert len(got.users) == 50_000
 
 
@@ -121,7 +141,9 @@ def test_users_in_small_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setattr("evercount.files.cap_users.EVENTS_OF_A_STEP", pieces)
         got = counted([path], spec, tmp_path / f"s{number}", users={"busy": (2, 0)})
         table = got.totals.rows(1, 11)
-        assert {(t, c): int(table[t, c]) for t, c in zip(*np.nonzero(table), strict=True)} == dict(expected)
+        assert {(t, c): int(table[t, c]) for t, c in zip(*np.nonzero(table), strict=True)} == dict(
+            expected
+        )
         assert got.users == {user: (events, 0) for user, events in seen.items()}
 
 
@@ -134,7 +156,13 @@ def test_a_file_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert expand_inputs(["[x].csv", "?.csv"]) == ("[x].csv", "a.csv", "b.csv")
     Path("link.csv").symlink_to("a.csv")
     os.link("b.csv", "hard.csv")
-    for twice in (["a.csv", "a.csv"], ["*.csv"], ["a.csv", "link.csv"], ["b.csv", "hard.csv"], ["a.csv", "./a.csv"]):
+    for twice in (
+        ["a.csv", "a.csv"],
+        ["*.csv"],
+        ["a.csv", "link.csv"],
+        ["b.csv", "hard.csv"],
+        ["a.csv", "./a.csv"],
+    ):
         with pytest.raises(ParameterError, match="count twice"):
             expand_inputs(twice)
     with pytest.raises(InputError, match="no file matches"):
@@ -145,7 +173,7 @@ def test_a_file_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         expand_inputs([])
 
 
-# -- through the command ----------------------------------------------------------------------------------------------
+# -- through the command ---------------------------------------------------------------------------
 
 OPTIONS = "--time ts --every 1h --start 2026-01-01 --epsilon 1 --delta 1e-6"
 
@@ -176,11 +204,26 @@ def test_files_of_days_and_bad_rows_by_file(folder: Path) -> None:
     assert done.exit_code == 0, done.stderr
     assert totals() == [3]
     Path("day3.csv").write_text("ts\n2026-01-01T11:00:00\nsoon\n2026-01-01,2\n")
-    refused = run("day*.csv", *OPTIONS.split(), "--out", "out.csv", "--rejects", "bad.csv", end="2026-01-01T12:00")
+    refused = run(
+        "day*.csv",
+        *OPTIONS.split(),
+        "--out",
+        "out.csv",
+        "--rejects",
+        "bad.csv",
+        end="2026-01-01T12:00",
+    )
     assert refused.exit_code == 3
     assert "day3.csv, line 3" in refused.stderr
     done = run(
-        "day3.csv", "day2.csv", *OPTIONS.split(), "--out", "out.csv", "--skip-bad", "--quiet", end="2026-01-01T12:00"
+        "day3.csv",
+        "day2.csv",
+        *OPTIONS.split(),
+        "--out",
+        "out.csv",
+        "--skip-bad",
+        "--quiet",
+        end="2026-01-01T12:00",
     )
     assert done.exit_code == 0, done.stderr
     assert totals() == [4]
@@ -190,7 +233,8 @@ def test_files_of_days_and_bad_rows_by_file(folder: Path) -> None:
 
 
 def test_late_rows_are_for_the_rejects_file_only(folder: Path) -> None:
-    """Counted rows are not called late, late ones are, and the terminal says the same with and without them."""
+    """Counted rows are not called late, late ones are, and the terminal says the same with and
+    without them."""
     arguments = ("log.csv", *OPTIONS.split(), "--out", "out.csv", "--rejects", "late.csv")
     before = "ts\n2026-01-01T01:00:00\n2026-01-01T05:00:00\n"
     Path("log.csv").write_text(before)
@@ -201,10 +245,15 @@ def test_late_rows_are_for_the_rejects_file_only(folder: Path) -> None:
     Path("log.csv").write_text(before + "2026-01-01T06:00:00\n")
     quiet = run(*arguments, end="2026-01-01T03:00")
     assert Path("late.csv").read_text() == "line,reason,row\n"
-    Path("log.csv").write_text(before + "2026-01-01T02:00:00\n2026-01-01T06:00:00\n2026-01-01T02:30:00\n")
+    Path("log.csv").write_text(
+        before + "2026-01-01T02:00:00\n2026-01-01T06:00:00\n2026-01-01T02:30:00\n"
+    )
     told = run(*arguments, end="2026-01-01T03:00")
     assert told.stderr == quiet.stderr
-    assert "Late rows, of ticks before tick 5, do not count (--late drop); they are listed in late.csv." in told.stderr
+    assert (
+        "Late rows, of ticks before tick 5, do not count (--late drop); they are listed in "
+        "late.csv."
+    ) in told.stderr
     rows = table("late.csv")
     assert [(row["line"], row["reason"], row["row"][11:16]) for row in rows] == [
         ("4", LATE, "02:00"),
@@ -213,10 +262,12 @@ def test_late_rows_are_for_the_rejects_file_only(folder: Path) -> None:
     assert stat.S_IMODE(Path("late.csv").stat().st_mode) == 0o600
     assert run(*arguments).exit_code == 0
     assert totals() == [3]
-    assert table("late.csv") == rows  # the run before published nothing, so they are listed until one does
+    # the run before published nothing, so they are listed until one does
+    assert table("late.csv") == rows
     assert run(*arguments).exit_code == 0
     assert table("late.csv") == []  # listed by a run that published: not again
-    Path("log.csv").write_text("ts\n2026-01-01T07:00:00\n")  # another file: nobody can say whether it was counted
+    # another file: nobody can say whether it was counted
+    Path("log.csv").write_text("ts\n2026-01-01T07:00:00\n")
     assert run(*arguments).exit_code == 0
     assert [row["reason"] for row in table("late.csv")] == [MAYBE_LATE]
     without = run("log.csv", *OPTIONS.split(), "--out", "out.csv")
@@ -225,10 +276,21 @@ def test_late_rows_are_for_the_rejects_file_only(folder: Path) -> None:
 
 def test_combined_keys(folder: Path) -> None:
     """Two columns are one key; values with commas and quotes are told apart, in every format."""
-    values = [("Tyrol", "f"), ("Tyrol", "m"), ("Hall, Tyrol", "f"), ('the "old"', "m"), ("a", "b,c"), ("a,b", "c")]
-    rows = [{"ts": f"2026-01-01T0{n}:00:00", "place": p, "sex": s} for n, (p, s) in enumerate(values)]
+    values = [
+        ("Tyrol", "f"),
+        ("Tyrol", "m"),
+        ("Hall, Tyrol", "f"),
+        ('the "old"', "m"),
+        ("a", "b,c"),
+        ("a,b", "c"),
+    ]
+    rows = [
+        {"ts": f"2026-01-01T0{n}:00:00", "place": p, "sex": s} for n, (p, s) in enumerate(values)
+    ]
     text = "".join(
-        f'"{p}", {s if "," not in s else chr(34) + s + chr(34)}\n'.replace('"the "old""', '"the ""old"""')
+        f'"{p}", {s if "," not in s else chr(34) + s + chr(34)}\n'.replace(
+            '"the "old""', '"the ""old"""'
+        )
         for p, s in values
     )
     Path("keys.txt").write_text(text)
@@ -239,8 +301,17 @@ def test_combined_keys(folder: Path) -> None:
         assert done.exit_code == 0, done.stderr
         assert totals(f"{form}.csv.state") == [1] * 6
     cells = [row["cell"] for row in table("csv.csv")][:6]
-    assert cells == ["Tyrol,f", "Tyrol,m", '"Hall, Tyrol",f', '"the ""old""",m', 'a,"b,c"', '"a,b",c']
-    shown = CliRunner().invoke(app, ["release", "events.csv", *options.split(), "--show-declaration"])
+    assert cells == [
+        "Tyrol,f",
+        "Tyrol,m",
+        '"Hall, Tyrol",f',
+        '"the ""old""",m',
+        'a,"b,c"',
+        '"a,b",c',
+    ]
+    shown = CliRunner().invoke(
+        app, ["release", "events.csv", *options.split(), "--show-declaration"]
+    )
     Path("other.toml").write_text(shown.stdout)
     again = run("events.csv", "--streams", "other.toml", "--out", "csv.csv")
     assert again.exit_code == 0, again.stderr
@@ -262,20 +333,41 @@ def test_check_publishes_nothing(folder: Path) -> None:
     Path("log.csv").write_text("ts\n2026-01-01T01:00:00\n")
     assert run("log.csv", *OPTIONS.split(), "--out", "out.csv").exit_code == 0
     before = Path("out.csv").read_bytes(), Path("out.csv.state").read_bytes()
-    other = run("log.csv", *OPTIONS.replace("--epsilon 1", "--epsilon 2").split(), "--out", "out.csv", "--check")
+    other = run(
+        "log.csv",
+        *OPTIONS.replace("--epsilon 1", "--epsilon 2").split(),
+        "--out",
+        "out.csv",
+        "--check",
+    )
     assert other.exit_code == 2
     assert "epsilon was" in other.stderr
-    assert run("log.csv", *OPTIONS.split(), "--out", "out.csv", "--check", end="2026-01-02").exit_code == 0
+    assert (
+        run("log.csv", *OPTIONS.split(), "--out", "out.csv", "--check", end="2026-01-02").exit_code
+        == 0
+    )
     assert (Path("out.csv").read_bytes(), Path("out.csv.state").read_bytes()) == before
 
 
 def test_json_summary_holds_public_facts(folder: Path) -> None:
     Path("log.csv").write_text("ts\n2026-01-01T01:00:00\nsoon\n")
-    done = run("log.csv", *OPTIONS.split(), "--out", "out.csv", "--json", "--skip-bad", "--horizon", "10")
+    done = run(
+        "log.csv", *OPTIONS.split(), "--out", "out.csv", "--json", "--skip-bad", "--horizon", "10"
+    )
     assert done.exit_code == 0, done.stderr
     found = json.loads(done.stdout)
-    assert (found["released"], found["last_tick"], found["complete"], found["output"]) == (10, 10, True, "out.csv")
-    assert (found["epsilon"], found["delta"], found["shows"], found["noise_for"]) == (1, 0, "per-tick", ["per-tick"])
+    assert (found["released"], found["last_tick"], found["complete"], found["output"]) == (
+        10,
+        10,
+        True,
+        "out.csv",
+    )
+    assert (found["epsilon"], found["delta"], found["shows"], found["noise_for"]) == (
+        1,
+        0,
+        "per-tick",
+        ["per-tick"],
+    )
     assert found["guarantee"].startswith("All releases together")
     Path("log.csv").write_text("ts\n" + "2026-01-01T01:00:00\n" * 50)
     again = run("log.csv", *OPTIONS.split(), "--out", "out2.csv", "--json", "--horizon", "10")
@@ -324,18 +416,26 @@ def test_a_stream_by_its_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_words_for_an_operator(folder: Path) -> None:
-    """A start in the future, a finished horizon, a weak promise, very short ticks, an epsilon beyond the arithmetic."""
+    """A start in the future, a finished horizon, a weak promise, very short ticks, an epsilon
+    beyond the arithmetic."""
     Path("log.csv").write_text("ts\n")
-    early = run("log.csv", *OPTIONS.split(), "--out", "out.csv", "--now", "2025-12-01", end="2026-01-02")
+    early = run(
+        "log.csv", *OPTIONS.split(), "--out", "out.csv", "--now", "2025-12-01", end="2026-01-02"
+    )
     assert early.exit_code == 0
-    assert "No tick has ended yet: the stream begins at 2026-01-01T00:00:00+00:00. Nothing was written." in early.stderr
+    assert (
+        "No tick has ended yet: the stream begins at 2026-01-01T00:00:00+00:00. Nothing was "
+        "written."
+    ) in early.stderr
     assert "unchanged" not in early.stderr
     for expected in (0, 4):
         done = run("log.csv", *OPTIONS.split(), "--out", "out.csv", "--horizon", "3")
         assert done.exit_code == expected
         assert "--horizon none" in done.stderr
         assert "horizon=None" not in done.stderr
-    weak = run("log.csv", *OPTIONS.replace("--epsilon 1", "--epsilon 12").split(), "--out", "weak.csv")
+    weak = run(
+        "log.csv", *OPTIONS.replace("--epsilon 1", "--epsilon 12").split(), "--out", "weak.csv"
+    )
     assert "warning: epsilon=12 is a weak promise" in weak.stderr
     short = OPTIONS.replace("1h", "100ms").split()
     assert (

@@ -1,4 +1,5 @@
-"""An output belongs to one stream: no other writes over it, wherever that is kept and whatever became of its state."""
+"""An output belongs to one stream: no other writes over it, wherever that is kept and whatever
+became of its state."""
 
 from __future__ import annotations
 
@@ -17,7 +18,10 @@ from evercount.files.run_state import State
 from evercount.store import Reading
 
 pytest.importorskip("duckdb")
-OPTIONS = "--time ts --every 1d --zone UTC --start 2026-01-01 --epsilon 1 --delta 1e-6 --horizon 5 --view per-tick"
+OPTIONS = (
+    "--time ts --every 1d --zone UTC --start 2026-01-01 --epsilon 1 --delta 1e-6 --horizon 5 "
+    "--view per-tick"
+)
 OPTIONS += " --view last-2"
 SECOND = "A second stream over the same events would publish the same days with new noise"
 
@@ -25,12 +29,16 @@ SECOND = "A second stream over the same events would publish the same days with 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    days = [datetime(2026, 1, 1, 9) + timedelta(days=day) for day in range(14) for _ in range(90 + day)]
+    days = [
+        datetime(2026, 1, 1, 9) + timedelta(days=day) for day in range(14) for _ in range(90 + day)
+    ]
     Path("events.csv").write_text("ts\n" + "".join(f"{day.isoformat()}Z\n" for day in days))
 
 
 def run(day: int, more: str) -> tuple[int, str]:
-    done = CliRunner().invoke(app, shlex.split(f"release events.csv {OPTIONS} {more} --now 2026-01-{day:02d}T01:00"))
+    done = CliRunner().invoke(
+        app, shlex.split(f"release events.csv {OPTIONS} {more} --now 2026-01-{day:02d}T01:00")
+    )
     return done.exit_code, " ".join(done.stderr.split())
 
 
@@ -73,7 +81,9 @@ LOSSES: dict[str, Callable[[], object]] = {
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
 @pytest.mark.parametrize("lost", LOSSES)
 @pytest.mark.parametrize("first", FIRST)
-def test_what_is_published_is_not_published_again_with_new_noise(first: str, lost: str, kind: str) -> None:
+def test_what_is_published_is_not_published_again_with_new_noise(
+    first: str, lost: str, kind: str
+) -> None:
     """Nothing is written, declared or spent, in a first run of the second stream and in a check."""
     code, said = run(4, f"--out p.{kind} {FIRST[first]}")
     assert code == 0, said
@@ -95,7 +105,8 @@ def test_what_is_published_is_not_published_again_with_new_noise(first: str, los
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
 def test_a_stream_that_has_released_elsewhere_does_not_take_an_output(kind: str) -> None:
-    """Two streams of one store, or of two, and a third with a state file: each goes on with its own output alone."""
+    """Two streams of one store, or of two, and a third with a state file: each goes on with its own
+    output alone."""
     own = {"--db s.db --name a": "a", "--db s.db --name b": "b", "--db t.db --name a": "c", "": "d"}
     for where, out in own.items():
         code, said = run(4, f"--out {out}.{kind} {where}")
@@ -115,7 +126,8 @@ def test_a_stream_that_has_released_elsewhere_does_not_take_an_output(kind: str)
 
 
 def test_one_stream_may_have_several_outputs_and_take_them_elsewhere() -> None:
-    """Also where the chain of renewals goes on: its outputs are its own, and exports are made anew."""
+    """Also where the chain of renewals goes on: its outputs are its own, and exports are made
+    anew."""
     store = "--db s.db --name flu --renew"
     for day, out in (
         (4, "p.csv"),
@@ -137,7 +149,8 @@ def test_one_stream_may_have_several_outputs_and_take_them_elsewhere() -> None:
 
 
 def test_outputs_of_earlier_versions_are_taken_over_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their stores have written outputs without a marker; the first run marks them, also where it releases nothing."""
+    """Their stores have written outputs without a marker; the first run marks them, also where it
+    releases nothing."""
     store = "--db s.db --name flu --out p.csv"
     as_before = State.to_dict
 
@@ -159,9 +172,13 @@ def test_outputs_of_earlier_versions_are_taken_over_once(monkeypatch: pytest.Mon
 
 
 def test_a_new_stream_says_what_it_adds() -> None:
-    """A second output over the same rows cannot be known; the first run of every stream says what two cost."""
+    """A second output over the same rows cannot be known; the first run of every stream says what
+    two cost."""
     for out in ("p.csv", "q.csv", "r.csv --db s.db", "r2.csv --db s.db --name flu"):
         code, said = run(3, f"--out {out}")
-        assert (code, "Two like it keep epsilon=2, delta=0 together; --ledger FILE keeps account" in said) == (0, True)
+        assert (
+            code,
+            "Two like it keep epsilon=2, delta=0 together; --ledger FILE keeps account" in said,
+        ) == (0, True)
         assert "Two like it" not in run(4, f"--out {out}")[1]
     assert "Two like it" not in run(3, "--out kept.csv --ledger l --total 3,0")[1]

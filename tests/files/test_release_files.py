@@ -1,4 +1,5 @@
-"""Where a run writes: links are not followed or replaced, names of folders are not patterns, no trap is used."""
+"""Where a run writes: links are not followed or replaced, names of folders are not patterns, no
+trap is used."""
 
 from __future__ import annotations
 
@@ -28,10 +29,17 @@ pq = pytest.importorskip("pyarrow.parquet")
 EVENTS = "ts,user\n2026-01-01T00:10Z,a\n2026-01-01T01:10Z,b\n"
 
 
-def release(folder: Path, *more: object, out: str = "out.csv", events: str = EVENTS) -> tuple[int, str]:
+def release(
+    folder: Path, *more: object, out: str = "out.csv", events: str = EVENTS
+) -> tuple[int, str]:
     source = folder / "events.csv"
     source.write_text(events)
-    options = {"time": "ts", "every": "1h", "start": "2026-01-01T00:00Z", "end": "2026-01-01T02:00Z"}
+    options = {
+        "time": "ts",
+        "every": "1h",
+        "start": "2026-01-01T00:00Z",
+        "end": "2026-01-01T02:00Z",
+    }
     options |= {"epsilon": "1", "delta": "1e-6", "out": str(folder / out)}
     named = [part for name, value in options.items() for part in (f"--{name}", value)]
     done = CliRunner().invoke(app, ["release", str(source), *named, *map(str, more)])
@@ -40,8 +48,13 @@ def release(folder: Path, *more: object, out: str = "out.csv", events: str = EVE
 
 @pytest.mark.parametrize("option", ["--out", "--state", "--rejects", "--plot"])
 @pytest.mark.parametrize("dangling", [False, True])
-def test_a_symbolic_link_is_refused_with_its_target(tmp_path: Path, option: str, dangling: bool) -> None:
-    target, link = tmp_path / "target.png", tmp_path / ("link.csv" if option == "--out" else "link.png")
+def test_a_symbolic_link_is_refused_with_its_target(
+    tmp_path: Path, option: str, dangling: bool
+) -> None:
+    target, link = (
+        tmp_path / "target.png",
+        tmp_path / ("link.csv" if option == "--out" else "link.png"),
+    )
     if not dangling:
         target.write_text("precious")
     link.symlink_to(target)
@@ -77,7 +90,9 @@ def test_traps_next_to_the_files_are_not_written_to(tmp_path: Path) -> None:
             (tmp_path / trap).symlink_to(victim)
         else:
             os.link(victim, tmp_path / trap)
-        code, output = release(tmp_path, "--rejects", tmp_path / "rejects.csv", "--skip-bad", events=bad)
+        code, output = release(
+            tmp_path, "--rejects", tmp_path / "rejects.csv", "--skip-bad", events=bad
+        )
         assert code == 0, output
         assert victim.read_text() == "precious"
         assert "nonsense" in (tmp_path / "rejects.csv").read_text()
@@ -102,7 +117,8 @@ def counted_by(column: str) -> StreamDeclaration:
 
 
 def test_names_of_folders_are_no_patterns(tmp_path: Path) -> None:
-    """A folder named a[1] is not the folder a1, and one named s*r is not star: other files would be counted."""
+    """A folder named a[1] is not the folder a1, and one named s*r is not star: other files would be
+    counted."""
     spec = counted_by("ts")
     for name, other in (("a[1]", "a1"), ("s*r", "star"), ("q?", "qq")):
         for folder in (tmp_path / name, tmp_path / other):
@@ -113,11 +129,27 @@ def test_names_of_folders_are_no_patterns(tmp_path: Path) -> None:
         assert count((source,), spec, 1, 2, tmp_path / name).totals.total.tolist() == [1]
 
 
-HOSTILE = ["value=3", "tick=1", "ts=2030-01-01", "a[1]", "s*r", "q?", "~x", "it's", "a b", "{x,y}", "back\\slash", "ü"]
+HOSTILE = [
+    "value=3",
+    "tick=1",
+    "ts=2030-01-01",
+    "a[1]",
+    "s*r",
+    "q?",
+    "~x",
+    "it's",
+    "a b",
+    "{x,y}",
+    "back\\slash",
+    "ü",
+]
 
 
-def test_names_of_files_and_folders_are_only_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Input, state, output, view and chart in folders whose names are patterns, columns or homes to some readers."""
+def test_names_of_files_and_folders_are_only_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Input, state, output, view and chart in folders whose names are patterns, columns or homes to
+    some readers."""
     monkeypatch.chdir(tmp_path)
     for name, other in (("a[1]", "a1"), ("s*r", "star"), ("q?", "qq")):
         Path(other).mkdir()
@@ -125,18 +157,30 @@ def test_names_of_files_and_folders_are_only_names(tmp_path: Path, monkeypatch: 
         assert HOSTILE.count(name) == 1
     for name in HOSTILE:
         Path(name).mkdir()
-        Path(name, "events.csv").write_text("ts\n" + "2026-01-01T00:10Z\n2026-01-01T01:10Z\n" * 1000)
+        Path(name, "events.csv").write_text(
+            "ts\n" + "2026-01-01T00:10Z\n2026-01-01T01:10Z\n" * 1000
+        )
         for form in ["parquet", *{"a[1]": ["csv"], "s*r": ["jsonl"]}.get(name, [])]:
             out = f"{name}/{name}.{form}"
-            options = "--time ts --every 1h --start 2026-01-01T00:00Z --end 2026-01-01T02:00Z --epsilon 1 --delta 1e-6"
+            options = (
+                "--time ts --every 1h --start 2026-01-01T00:00Z --end 2026-01-01T02:00Z --epsilon "
+                "1 --delta 1e-6"
+            )
             more = ["--horizon", "2", "--out", out, "--view", "running", "--view", "per-tick"]
             if form == "csv":  # a chart takes longer than all the rest
                 more += ["--plot", f"{name}/chart.png"]
-            done = CliRunner().invoke(app, ["release", f"{name}/events.csv", *options.split(), *more])
+            done = CliRunner().invoke(
+                app, ["release", f"{name}/events.csv", *options.split(), *more]
+            )
             assert done.exit_code == 0, f"{out}: {done.output}"
-            published, view = read(Path(out)), read(Path(out).with_name(f"{Path(out).stem}.per-tick{Path(out).suffix}"))
+            published, view = (
+                read(Path(out)),
+                read(Path(out).with_name(f"{Path(out).stem}.per-tick{Path(out).suffix}")),
+            )
             assert view == [published[0], published[1] - published[0]], out
-            assert all(abs(value - 1000 * tick) < 100 for tick, value in enumerate(published, 1)), out
+            assert all(abs(value - 1000 * tick) < 100 for tick, value in enumerate(published, 1)), (
+                out
+            )
     assert Path("a[1]", "chart.png").exists()
 
 
@@ -151,9 +195,14 @@ def read(path: Path) -> list[float]:
     return [float(row["value"]) for row in rows]
 
 
-@pytest.mark.parametrize("name", ["ü", "*", "a/b", "a~b", "a~1b", 'a"b', "a'b", "$", "a.b", "a[0]", " "])
+@pytest.mark.parametrize(
+    "name", ["ü", "*", "a/b", "a~b", "a~1b", 'a"b', "a'b", "$", "a.b", "a[0]", " "]
+)
 def test_fields_of_json_lines_are_found_by_their_very_name(tmp_path: Path, name: str) -> None:
-    rows: list[dict[str, Any]] = [{name: "2026-01-01T00:10Z", "other": "x"}, {"other": "2026-01-01T00:10Z", name: None}]
+    rows: list[dict[str, Any]] = [
+        {name: "2026-01-01T00:10Z", "other": "x"},
+        {"other": "2026-01-01T00:10Z", name: None},
+    ]
     for number, plain in enumerate((True, False)):
         folder = tmp_path / str(number)
         folder.mkdir()
@@ -178,10 +227,17 @@ def test_the_chart_is_readable_like_any_new_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("delta", [0.0, 1e-6])
 def test_terraces_go_on_in_later_runs(tmp_path: Path, delta: float) -> None:
-    """They are chosen for these views whatever δ is; a run that goes on takes their numbers from the state."""
+    """They are chosen for these views whatever δ is; a run that goes on takes their numbers from
+    the state."""
     events = tmp_path / "visits.csv"
     events.write_text("when\n" + "".join(f"2026-01-{1 + day:02}T10:00:00Z\n" for day in range(28)))
-    options: dict[str, Any] = {"time": "when", "every": "1d", "zone": "UTC", "start": "2026-01-01", "horizon": 365}
+    options: dict[str, Any] = {
+        "time": "when",
+        "every": "1d",
+        "zone": "UTC",
+        "start": "2026-01-01",
+        "horizon": 365,
+    }
     options |= {"epsilon": 1, "delta": delta, "views": ["per-tick", "last-7", "running"]}
     secret = evercount.Secret.from_hex("7e" * 32)
     tables = []
@@ -193,12 +249,17 @@ def test_terraces_go_on_in_later_runs(tmp_path: Path, delta: float) -> None:
     assert tables[0] == tables[1]
 
 
-def test_a_run_that_goes_on_fits_no_noise_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The numbers of noise are in the state: later runs take them from there. Another declaration is still noticed."""
+def test_a_run_that_goes_on_fits_no_noise_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The numbers of noise are in the state: later runs take them from there. Another declaration
+    is still noticed."""
     for steps in ("STEPS", "WEIGHTED_STEPS"):  # how good the fit is is not asked here
         monkeypatch.setattr(fit_blend, steps, 2)
     events = tmp_path / "visits.csv"
-    events.write_text("when,who\n" + "".join(f"2026-01-{1 + day:02}T10:00:00Z,p{day % 3}\n" for day in range(20)))
+    events.write_text(
+        "when,who\n" + "".join(f"2026-01-{1 + day:02}T10:00:00Z,p{day % 3}\n" for day in range(20))
+    )
     options: dict[str, Any] = {
         "time": "when",
         "every": "1d",
@@ -207,7 +268,13 @@ def test_a_run_that_goes_on_fits_no_noise_again(tmp_path: Path, monkeypatch: pyt
         "horizon": 64,
         "user": "who",
     }
-    options |= {"epsilon": 1, "delta": 1e-6, "max_per_tick": 1, "period": "1w", "views": ["per-tick", "running"]}
+    options |= {
+        "epsilon": 1,
+        "delta": 1e-6,
+        "max_per_tick": 1,
+        "period": "1w",
+        "views": ["per-tick", "running"],
+    }
     options["out"] = str(tmp_path / "daily.csv")
     evercount.release(events, end="2026-01-11", **options)
     for cache in (noise_choice._least_error, noise_choice.candidates, build._fitted):
@@ -222,5 +289,8 @@ def test_a_run_that_goes_on_fits_no_noise_again(tmp_path: Path, monkeypatch: pyt
     assert len(table.to_pandas()) == 20
     with pytest.raises(ParameterError, match=r"epsilon was 1.0 and is now 0\.5"):
         evercount.release(events, end="2026-01-21", **options | {"epsilon": 0.5})
-    with pytest.raises(AssertionError, match="a fit"):  # and other streams of the process know nothing of it
-        evercount.release(events, end="2026-01-21", **options | {"out": str(tmp_path / "other.csv")})
+    # and other streams of the process know nothing of it
+    with pytest.raises(AssertionError, match="a fit"):
+        evercount.release(
+            events, end="2026-01-21", **options | {"out": str(tmp_path / "other.csv")}
+        )

@@ -1,4 +1,5 @@
-"""`evercount release --ledger`: every stream over the same events is entered before it publishes, or refused."""
+"""`evercount release --ledger`: every stream over the same events is entered before it publishes,
+or refused."""
 
 from __future__ import annotations
 
@@ -32,7 +33,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(year: int, more: str = "", options: str = EVENT, out: str | None = None) -> tuple[int, str]:
-    command = f"release {year}.csv {options} --start {year}-01-01 --out {out or f'out-{year}.csv'} {more}"
+    command = (
+        f"release {year}.csv {options} --start {year}-01-01 --out {out or f'out-{year}.csv'} {more}"
+    )
     done = CliRunner().invoke(app, [*shlex.split(command), "--now", "2030-01-01"])
     return done.exit_code, " ".join(f"{done.stderr} {done.stdout}".split())
 
@@ -43,12 +46,18 @@ def entries() -> list[str]:
 
 
 def test_caps_that_are_carried_over_cost_one_year() -> None:
-    """Seven persons with two days each: the second year counts none of them again, and costs nothing more."""
+    """Seven persons with two days each: the second year counts none of them again, and costs
+    nothing more."""
     caps = "--user who --max-per-tick 1 --max-ticks 2 --start 2025-01-01"
-    person = EVENT.replace("running", "per-tick").replace("--epsilon 1", "--epsilon 60") + f" {caps}"
+    person = (
+        EVENT.replace("running", "per-tick").replace("--epsilon 1", "--epsilon 60") + f" {caps}"
+    )
 
     def renew(more: str, out: str) -> tuple[int, str]:
-        command = f"release 2025.csv 2026.csv {person} --out {out}.csv --renew --ledger {out}.ledger {more}"
+        command = (
+            f"release 2025.csv 2026.csv {person} --out {out}.csv --renew --ledger {out}.ledger "
+            f"{more}"
+        )
         done = CliRunner().invoke(app, [*shlex.split(command), "--now", "2026-12-01"])
         return done.exit_code, " ".join(f"{done.stderr} {done.stdout}".split())
 
@@ -65,7 +74,10 @@ def test_caps_that_are_carried_over_cost_one_year() -> None:
     code, told = renew("--carry-caps --new-noise-stream", "carried")
     assert (code, "would restart the caps" in told) == (2, True)
     code, told = run(
-        2025, "--ledger carried.ledger --carry-caps", person.replace("--start 2025-01-01", ""), "other.csv"
+        2025,
+        "--ledger carried.ledger --carry-caps",
+        person.replace("--start 2025-01-01", ""),
+        "other.csv",
     )
     assert (code, "continue it" in told) == (2, True)
 
@@ -73,12 +85,18 @@ def test_caps_that_are_carried_over_cost_one_year() -> None:
 def test_three_years_of_events_cost_one() -> None:
     code, told = run(2025, "--ledger flu.ledger --total 1,1e-6")
     assert code == 0, told
-    assert "1 stream, together epsilon=1, delta=1e-06, of a total of epsilon=1, delta=1e-06." in told
-    assert "costs nothing more: each event is in only one of the two" in told, "the horizon is complete"
+    assert (
+        "1 stream, together epsilon=1, delta=1e-06, of a total of epsilon=1, delta=1e-06." in told
+    )
+    assert "costs nothing more: each event is in only one of the two" in told, (
+        "the horizon is complete"
+    )
     for year in (2026, 2027):
         code, told = run(year, "--ledger flu.ledger")
         assert code == 0, told
-    assert "3 streams, together epsilon=1, delta=1e-06, of a total of epsilon=1, delta=1e-06." in told
+    assert (
+        "3 streams, together epsilon=1, delta=1e-06, of a total of epsilon=1, delta=1e-06." in told
+    )
     assert entries() == [f"out-{year}.csv" for year in (2025, 2026, 2027)]
     code, told = run(2026, "--ledger flu.ledger", out="again.csv")
     assert code == 6, told
@@ -93,7 +111,10 @@ def test_the_same_persons_cost_the_sum() -> None:
     assert "counts the same persons again: both together keep epsilon=1.40326, delta=2e-06." in told
     code, told = run(2026, "--ledger flu.ledger", PERSON)
     assert code == 0, told
-    assert "2 streams, together epsilon=1.40326, delta=2e-06, of a total of epsilon=1.5, delta=3e-06." in told
+    assert (
+        "2 streams, together epsilon=1.40326, delta=2e-06, of a total of epsilon=1.5, delta=3e-06."
+        in told
+    )
     code, told = run(2027, "--ledger flu.ledger", PERSON)
     assert (code, "exceeds the parts" in told) == (6, True), told
 
@@ -136,7 +157,9 @@ def test_later_runs_find_their_stream() -> None:
     assert (code, "is not in the ledger" in told) == (2, True), told
 
 
-@pytest.mark.parametrize("more", ["--ledger flu.ledger", "--total 1,1e-6", "--ledger flu.ledger --total 1"])
+@pytest.mark.parametrize(
+    "more", ["--ledger flu.ledger", "--total 1,1e-6", "--ledger flu.ledger --total 1"]
+)
 def test_a_ledger_starts_with_its_total(more: str) -> None:
     code, told = run(2025, more)
     assert (code, "total" in told) == (2, True), told
@@ -188,7 +211,10 @@ def test_every_way_in_states_the_same_total(starts: tuple[int, ...], tmp_path: P
         store.declare(declared(year, name=f"s{number}"), datetime(year, 1, 1).timestamp())
     (total,) = store.ledger()["totals"]
     assert (total["epsilon"], total["delta"]) == (whole.epsilon, whole.delta)
-    assert store.ledger()["entries"][0]["during"] == ["2025-01-01T00:00:00Z", "2026-01-01T00:00:00Z"]
+    assert store.ledger()["entries"][0]["during"] == [
+        "2025-01-01T00:00:00Z",
+        "2026-01-01T00:00:00Z",
+    ]
     store.close()
     for number, year in enumerate(starts):
         code, told = run(year, "--ledger files.ledger --total 4,1e-5", out=f"o{number}.csv")

@@ -37,17 +37,22 @@ def test_composed_promise(parts: tuple[float, ...]) -> None:
 def test_numerical_error_is_paid_for() -> None:
     small = promise(compose_sentence((spent(1.0, numeric=1e-9),), spent(1.0, numeric=1e-9)))[0]
     plain = promise(compose_sentence((spent(1.0),), spent(1.0)))[0]
-    # the noise is a little larger than without reserve, so that the two almost balance; the promise must still hold
+    # the noise is a little larger than without reserve, so that the two almost balance; the promise
+    # must still hold
     mu = 2**0.5 * Budget(1.0, 1e-6).reserve(1e-9).mu
     left = 2e-6 - 2 * 1e-9 * (1 + 2.718281828459045**small) / (1 + 2.718281828459045)
     assert gaussian.delta_upper(mu, small) <= left
     assert small == pytest.approx(plain, rel=0.02)
     # too much numerical error to pay from the delta: the plain sums
-    assert promise(compose_sentence((spent(1.0, numeric=9e-7),), spent(1.0, numeric=9e-7))) == (2.0, 2e-6)
+    assert promise(compose_sentence((spent(1.0, numeric=9e-7),), spent(1.0, numeric=9e-7))) == (
+        2.0,
+        2e-6,
+    )
 
 
 def test_pure_streams_add_up() -> None:
-    """Pure streams add ε with no δ; with a Gaussian one the promise is less than the plain sum, and holds."""
+    """Pure streams add ε with no δ; with a Gaussian one the promise is less than the plain sum, and
+    holds."""
     assert promise(compose_sentence((spent(1.0, 0.0),), spent(0.5, 0.0))) == (1.5, 0.0)
     epsilon, delta = promise(compose_sentence((spent(1.0, 0.0),), spent(0.5)))
     assert delta == 1e-6

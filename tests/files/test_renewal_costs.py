@@ -1,4 +1,5 @@
-"""`--renew` of persons in periods: free after whole periods; else refused, or charged, through every way in."""
+"""`--renew` of persons in periods: free after whole periods; else refused, or charged, through
+every way in."""
 
 from __future__ import annotations
 
@@ -20,7 +21,10 @@ from evercount.store import Cap, Store, set_cap
 
 pytest.importorskip("duckdb")
 PERSON = "--user who --max-events 1 --period 1w"
-RULES = f"--time ts --every 1d --zone UTC --start 2026-01-05 --epsilon 1 --delta 0 --view per-tick {PERSON}"
+RULES = (
+    "--time ts --every 1d --zone UTC --start 2026-01-05 --epsilon 1 --delta 0 --view per-tick "
+    f"{PERSON}"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +36,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(now: int, more: str) -> tuple[int, str]:
-    done = CliRunner().invoke(app, shlex.split(f"release events.csv {RULES} {more} --now 2026-01-{now}"))
+    done = CliRunner().invoke(
+        app, shlex.split(f"release events.csv {RULES} {more} --now 2026-01-{now}")
+    )
     return done.exit_code, " ".join(f"{done.stderr} {done.stdout}".split())
 
 
@@ -40,9 +46,12 @@ def written() -> list[str]:
     return [path.name for path in Path().glob("[fp]*")]
 
 
-@pytest.mark.parametrize("more", ["--out f.csv", "--out f.csv --db s.db --name flu"], ids=["files", "store"])
+@pytest.mark.parametrize(
+    "more", ["--out f.csv", "--out f.csv --db s.db --name flu"], ids=["files", "store"]
+)
 def test_a_horizon_that_cuts_a_period_is_not_renewed_for_free(more: str) -> None:
-    """A person who comes every day would count twice in the week that the horizon cuts: nothing is published."""
+    """A person who comes every day would count twice in the week that the horizon cuts: nothing is
+    published."""
     code, said = run(20, f"--horizon 10 --renew {more}")
     assert code == 2
     assert "the horizon of 10 ticks ends in the middle of a period of 1w" in said
@@ -51,20 +60,38 @@ def test_a_horizon_that_cuts_a_period_is_not_renewed_for_free(more: str) -> None
     assert run(20, f"--horizon 14 --renew {more}")[0] == 0
     code, said = run(26, f"--horizon 14 --renew {more}")
     assert code == 0, said
-    together = "Together with 1 earlier noise stream over the same data: epsilon=1, delta=0 (adjacency add-remove, unit"
+    together = (
+        "Together with 1 earlier noise stream over the same data: epsilon=1, delta=0 (adjacency "
+        "add-remove, unit"
+    )
     assert f"{together} person, period 1w)." in said
 
 
 def test_python_refuses_it_in_the_same_words() -> None:
-    options: dict[str, Any] = {"time": "ts", "every": "1d", "zone": "UTC", "start": "2026-01-05", "epsilon": 1.0}
-    options |= {"delta": 0, "user": "who", "max_events": 1, "period": "1w", "out": "p.csv", "now": "2026-01-20"}
+    options: dict[str, Any] = {
+        "time": "ts",
+        "every": "1d",
+        "zone": "UTC",
+        "start": "2026-01-05",
+        "epsilon": 1.0,
+    }
+    options |= {
+        "delta": 0,
+        "user": "who",
+        "max_events": 1,
+        "period": "1w",
+        "out": "p.csv",
+        "now": "2026-01-20",
+    }
     with pytest.raises(ParameterError, match=r"middle of a period of 1w.*such as 14"):
         evercount.release("events.csv", renew=True, horizon=10, **options)
     assert written() == []
     evercount.release("events.csv", renew=True, horizon=14, **options)
 
 
-def test_a_stream_that_has_begun_goes_on_until_its_end_and_is_then_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_that_has_begun_goes_on_until_its_end_and_is_then_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Nothing is lost: what it has is published, and the run at its end changes no file."""
     with monkeypatch.context() as before:  # declared when nothing checked it
         before.setattr(StreamDeclaration, "renews_for_free", True)
@@ -79,7 +106,9 @@ def test_a_stream_that_has_begun_goes_on_until_its_end_and_is_then_refused(monke
         planted.setattr(resume_run, "_check_renewal", lambda *given: None)
         code, said = run(20, "--horizon 10 --renew --out f.csv")
         assert code == 0, "planted: the second stream is published"
-        assert "epsilon=2, delta=0 (adjacency add-remove, unit person, period 1w)" in said, "and its sum is stated"
+        assert "epsilon=2, delta=0 (adjacency add-remove, unit person, period 1w)" in said, (
+            "and its sum is stated"
+        )
 
 
 def test_with_a_ledger_both_are_charged() -> None:
@@ -121,18 +150,34 @@ def test_with_a_cap_both_are_charged() -> None:
         ({}, False),
         ({"horizon": 14}, True),
         ({"horizon": None}, True),
-        ({"budget": {"epsilon": 1, "delta": 0, "unit": "user", "max_events": 1, "period": 5}}, True),
-        ({"budget": {"epsilon": 1, "delta": 0, "unit": "user", "max_events": 1, "period": 4}}, False),
+        (
+            {"budget": {"epsilon": 1, "delta": 0, "unit": "user", "max_events": 1, "period": 5}},
+            True,
+        ),
+        (
+            {"budget": {"epsilon": 1, "delta": 0, "unit": "user", "max_events": 1, "period": 4}},
+            False,
+        ),
         ({"budget": {"epsilon": 1, "delta": 0, "unit": "user", "max_events": 1}}, False),
         ({"budget": {"epsilon": 1, "delta": 0}}, True),
         ({"tick": "24h", "zone": "UTC", "horizon": 7}, True),
-        ({"tick": "1h", "zone": "Europe/Vienna", "start": "2026-03-23", "horizon": 167}, True),  # a week of spring
+        # a week of spring
+        ({"tick": "1h", "zone": "Europe/Vienna", "start": "2026-03-23", "horizon": 167}, True),
         ({"tick": "1h", "zone": "Europe/Vienna", "start": "2026-03-23", "horizon": 168}, False),
     ],
     ids=repr,
 )
 def test_what_is_renewed_for_free(change: dict[str, Any], free: bool) -> None:
     budget = {"epsilon": 1, "delta": 0, "unit": "user", "max_events": 1, "period": "1w"}
-    table = {"name": "flu", "query": "count", "budget": budget, "tick": "1d", "zone": "UTC", "start": "2026-01-05"}
-    declared = StreamDeclaration.from_dict({**table, "horizon": 10, "views": ["per-tick"], **change})
+    table = {
+        "name": "flu",
+        "query": "count",
+        "budget": budget,
+        "tick": "1d",
+        "zone": "UTC",
+        "start": "2026-01-05",
+    }
+    declared = StreamDeclaration.from_dict(
+        {**table, "horizon": 10, "views": ["per-tick"], **change}
+    )
     assert declared.renews_for_free == free

@@ -29,7 +29,10 @@ from stored import all_releases
 pytest.importorskip("duckdb")
 
 UNPUBLISHED = (".out.csv.new", ".out.csv.state.new")
-OPTIONS = "--time ts --every 1h --start 2026-01-01 --epsilon 1 --delta 1e-6 --horizon 64 --out out.csv --quiet"
+OPTIONS = (
+    "--time ts --every 1h --start 2026-01-01 --epsilon 1 --delta 1e-6 --horizon 64 --out out.csv "
+    "--quiet"
+)
 
 
 @dataclass(frozen=True)
@@ -40,24 +43,37 @@ class Ended:
 
 
 class Runner:
-    """Runs the command in real processes that really die, without the start-up of an interpreter for each.
+    """Runs the command in real processes that really die, without the start-up of an interpreter
+    for each.
 
-    They are forked by one helper process that has everything loaded and has never run DuckDB, because DuckDB's threads
-    do not survive a fork. The helper is this file, run as a program.
+    They are forked by one helper process that has everything loaded and has never run DuckDB,
+    because DuckDB's threads do not survive a fork. The helper is this file, run as a program.
     """
 
     def __init__(self) -> None:
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}  # modules of the tests, too
+        # modules of the tests, too
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
         pipe = subprocess.PIPE
-        self._helper = subprocess.Popen([sys.executable, __file__], stdin=pipe, stdout=pipe, text=True, env=environment)
+        self._helper = subprocess.Popen(
+            [sys.executable, __file__], stdin=pipe, stdout=pipe, text=True, env=environment
+        )
 
     def __call__(self, folder: Path, end: int, steps: int = 0, more: str = "") -> Ended:
-        """One run up to `end` o'clock that is killed before the `steps`-th change on disk (0: never)."""
-        arguments = ["events.csv", *OPTIONS.split(), *more.split(), "--end", f"2026-01-01T{end:02d}:00"]
+        """One run up to `end` o'clock that is killed before the `steps`-th change on disk (0:
+        never)."""
+        arguments = [
+            "events.csv",
+            *OPTIONS.split(),
+            *more.split(),
+            "--end",
+            f"2026-01-01T{end:02d}:00",
+        ]
         streams = [folder / ".stdout", folder / ".stderr"]
         assert self._helper.stdin is not None
         assert self._helper.stdout is not None
-        self._helper.stdin.write(json.dumps([str(folder), steps, arguments, list(map(str, streams))]) + "\n")
+        self._helper.stdin.write(
+            json.dumps([str(folder), steps, arguments, list(map(str, streams))]) + "\n"
+        )
         self._helper.stdin.flush()
         code = int(self._helper.stdout.readline())
         return Ended(code, *(stream.read_text() for stream in streams))
@@ -108,7 +124,13 @@ def _be_the_child(folder: Path, steps: int, arguments: list[str], streams: list[
 
     # every call of a run that changes what is on disk, or what a database holds
     database = [(DefaultDialect, name) for name in ("do_execute", "do_executemany", "do_commit")]
-    for owner, name in ((Path, "replace"), (Path, "chmod"), (Path, "unlink"), (os, "fsync"), *database):
+    for owner, name in (
+        (Path, "replace"),
+        (Path, "chmod"),
+        (Path, "unlink"),
+        (os, "fsync"),
+        *database,
+    ):
         setattr(owner, name, die_at(getattr(owner, name)))
     code = 0
     try:
@@ -121,12 +143,17 @@ def _be_the_child(folder: Path, steps: int, arguments: list[str], streams: list[
 
 
 def write_events(path: Path, hours: int, per_hour: int = 3) -> None:
-    rows = [f"2026-01-01T{hour:02d}:{minute:02d}:00" for hour in range(hours) for minute in range(per_hour)]
+    rows = [
+        f"2026-01-01T{hour:02d}:{minute:02d}:00"
+        for hour in range(hours)
+        for minute in range(per_hour)
+    ]
     path.write_text("\n".join(["ts", *rows]) + "\n")
 
 
 def test_killed_at_every_step(tmp_path: Path, run: Runner) -> None:
-    """After every kill: the old output or the new one; then rows come late, and the next run must not show them."""
+    """After every kill: the old output or the new one; then rows come late, and the next run must
+    not show them."""
     first = tmp_path / "first"
     first.mkdir()
     write_events(first / "events.csv", 6)
@@ -151,7 +178,8 @@ def test_killed_at_every_step(tmp_path: Path, run: Runner) -> None:
         committed = (folder / "out.csv.state").read_bytes() != state
         outcomes.add((seen == whole, committed))
         assert committed or seen != whole  # never a visible tick that the state does not know
-        write_events(folder / "events.csv", 6, per_hour=50)  # more rows for ticks that may be closed
+        # more rows for ticks that may be closed
+        write_events(folder / "events.csv", 6, per_hour=50)
         again = run(folder, 6)
         assert again.returncode == 0, again.stderr
         if committed:
@@ -181,7 +209,9 @@ def killed_into_store(tmp_path: Path, run: Runner, step: int) -> bool:
     folder.mkdir()
     (folder / "keys.txt").write_text("a\nb\n")
     events = folder / "events.csv"
-    events.write_text("ts,k\n" + "".join(f"2026-01-01T{hour:02d}:30:00Z,{'ab'[hour % 2]}\n" for hour in range(7)))
+    events.write_text(
+        "ts,k\n" + "".join(f"2026-01-01T{hour:02d}:30:00Z,{'ab'[hour % 2]}\n" for hour in range(7))
+    )
     first = run(folder, 2, more=INTO_STORE)
     assert first.returncode == 0, first.stderr
     died = run(folder, 4, step, more=INTO_STORE)
@@ -202,7 +232,9 @@ def killed_into_store(tmp_path: Path, run: Runner, step: int) -> bool:
     reading.close()
     assert found[: len(kept)] == kept, "a released tick changed"
     assert [tick for tick, _ in found] == list(range(1, 7))
-    written = [float(line.split(",")[3]) for line in (folder / "out.csv").read_text().splitlines()[1:]]
+    written = [
+        float(line.split(",")[3]) for line in (folder / "out.csv").read_text().splitlines()[1:]
+    ]
     assert written == exported
     return died.returncode == -signal.SIGKILL
 
@@ -213,7 +245,8 @@ def test_killed_while_it_writes_into_a_store(tmp_path: Path, run: Runner) -> Non
 
 
 def killed_in_the_first_run_into_a_store(folder: Path, run: Runner, step: int) -> bool:
-    """The next run goes on, and a stream of another store is refused as soon as there is an output."""
+    """The next run goes on, and a stream of another store is refused as soon as there is an
+    output."""
     folder.mkdir()
     write_events(folder / "events.csv", 5)
     died = run(folder, 3, step, more="--db s.db")
@@ -256,7 +289,8 @@ YEARS = "--horizon 3 --view running --view per-tick --full-digits"
 
 
 def killed_in_a_renewal(folder: Path, run: Runner, step: int, more: str) -> bool:
-    """A year ends, a run begins the next one and is killed at a step, then late rows come; whether it was killed."""
+    """A year ends, a run begins the next one and is killed at a step, then late rows come; whether
+    it was killed."""
     folder.mkdir()
     write_events(folder / "events.csv", 5)
     assert run(folder, 3, more=f"{YEARS} {more}").returncode == 0
@@ -266,20 +300,33 @@ def killed_in_a_renewal(folder: Path, run: Runner, step: int, more: str) -> bool
     write_events(folder / "events.csv", 5, per_hour=50)
     after = run(folder, 5, more=renewing)
     assert after.returncode == 0, after.stderr
-    assert [path.name for path in sorted(folder.glob("out.[0-9].csv"))] == ["out.1.csv"], "one year, one archive"
+    assert [path.name for path in sorted(folder.glob("out.[0-9].csv"))] == ["out.1.csv"], (
+        "one year, one archive"
+    )
     assert (folder / "out.1.csv").read_text() == year
     written = (folder / "out.csv").read_text()
     assert written.startswith(seen) or seen == year
-    days = [float(line.split(",")[3]) for line in (folder / "out.per-tick.csv").read_text().splitlines()[1:]]
-    totals = [float(line.split(",")[3]) for line in (year + written).splitlines() if line[:1].isdigit()]
+    days = [
+        float(line.split(",")[3])
+        for line in (folder / "out.per-tick.csv").read_text().splitlines()[1:]
+    ]
+    totals = [
+        float(line.split(",")[3]) for line in (year + written).splitlines() if line[:1].isdigit()
+    ]
     assert totals[3:] == [totals[2] + sum(days[:number]) for number in (1, 2)]
-    stds = [float(line.split(",")[4]) for line in (year + written).splitlines() if line[:1].isdigit()]
+    stds = [
+        float(line.split(",")[4]) for line in (year + written).splitlines() if line[:1].isdigit()
+    ]
     assert stds[3:] == pytest.approx([(stds[2] ** 2 + std**2) ** 0.5 for std in stds[:2]])
     return died.returncode == -signal.SIGKILL
 
 
-@pytest.mark.parametrize(("more", "steps"), [("", [9, 15, 20, 22]), ("--db s.db --name flu", [60, 110, 150])])
-def test_killed_in_a_renewal_that_carries_totals(tmp_path: Path, run: Runner, more: str, steps: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("more", "steps"), [("", [9, 15, 20, 22]), ("--db s.db --name flu", [60, 110, 150])]
+)
+def test_killed_in_a_renewal_that_carries_totals(
+    tmp_path: Path, run: Runner, more: str, steps: list[int]
+) -> None:
     """The totals go on from the very numbers that were published, whenever the run dies."""
     killed = [killed_in_a_renewal(tmp_path / str(step), run, step, more) for step in steps]
     assert all(killed)
@@ -296,13 +343,16 @@ def test_killed_at_every_step_of_a_renewal(tmp_path: Path, run: Runner, more: st
 
 
 def test_a_year_is_archived_once(tmp_path: Path, run: Runner) -> None:
-    """Killed twice in a renewal, at every step from the first copy to the commit: one set of copies, each whole."""
+    """Killed twice in a renewal, at every step from the first copy to the commit: one set of
+    copies, each whole."""
     year = tmp_path / "year"
     year.mkdir()
     write_events(year / "events.csv", 5)
     more = "--horizon 3 --view running --view per-tick"
     assert run(year, 3, more=more).returncode == 0
-    published = {path.name: path.read_bytes() for path in year.iterdir() if path.name.startswith("out.")}
+    published = {
+        path.name: path.read_bytes() for path in year.iterdir() if path.name.startswith("out.")
+    }
     killed = 0
     for step in range(1, 60, 2):
         folder = tmp_path / str(step)
@@ -310,7 +360,8 @@ def test_a_year_is_archived_once(tmp_path: Path, run: Runner) -> None:
         codes = [run(folder, 4, last, f"{more} --renew").returncode for last in (step, step + 3, 0)]
         copies = {path.name for path in folder.glob("out.*1*")}
         assert codes[2] == 0
-        assert copies == {"out.1.csv", "out.1.csv.meta.json", "out.1.per-tick.csv", "out.1.per-tick.csv.meta.json",
+        assert copies == {"out.1.csv", "out.1.csv.meta.json", "out.1.per-tick.csv",
+                          "out.1.per-tick.csv.meta.json",
                           "out.csv.state.1"}  # fmt: skip
         assert not list(folder.glob("out.*2*"))
         assert (folder / "out.1.csv").read_bytes() == published["out.csv"]
@@ -325,7 +376,8 @@ def test_a_year_is_archived_once(tmp_path: Path, run: Runner) -> None:
 
 
 def test_an_archive_overwrites_nothing(tmp_path: Path, run: Runner) -> None:
-    """What lies under the name of a copy and is none of this year stays; the copies get the next number."""
+    """What lies under the name of a copy and is none of this year stays; the copies get the next
+    number."""
     write_events(tmp_path / "events.csv", 5)
     assert run(tmp_path, 3, more="--horizon 3").returncode == 0
     year = (tmp_path / "out.csv").read_text()
@@ -338,7 +390,8 @@ def test_an_archive_overwrites_nothing(tmp_path: Path, run: Runner) -> None:
 
 
 def test_killed_with_keys_that_nobody_listed(tmp_path: Path, run: Runner) -> None:
-    """After a kill the next run gives the very rows of a run that was never killed, new keys included."""
+    """After a kill the next run gives the very rows of a run that was never killed, new keys
+    included."""
     more = "--query discovered-keys --key region --minimum 5"
 
     def write_keys(path: Path) -> None:
@@ -412,7 +465,12 @@ def test_a_state_survives_and_damage_is_noticed() -> None:
     for broken in (blob[:-1], blob[:40] + b"?" + blob[41:], b"", b"other"):
         with pytest.raises(SnapshotError):
             State.load(broken)
-    for change in ({"format": "evercount release state"}, {"seen": None}, {"closed": [1]}, {"more": 1}):
+    for change in (
+        {"format": "evercount release state"},
+        {"seen": None},
+        {"closed": [1]},
+        {"more": 1},
+    ):
         with pytest.raises(SnapshotError, match="state"):
             State.load(pack({**tree, **change}))
 

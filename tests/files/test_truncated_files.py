@@ -1,4 +1,5 @@
-"""Files that were cut off while they were written: refused, or set aside with a count, never counted as if whole."""
+"""Files that were cut off while they were written: refused, or set aside with a count, never
+counted as if whole."""
 
 from __future__ import annotations
 
@@ -34,7 +35,9 @@ LINES = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
 
 
 def release(folder: Path, file: Path, **more: Any) -> Any:
-    job = Job(str(file), DECLARATION, str(folder / "out.csv"), DECLARATION.schedule.start_of(2), **more)
+    job = Job(
+        str(file), DECLARATION, str(folder / "out.csv"), DECLARATION.schedule.start_of(2), **more
+    )
     return release_file(job)
 
 

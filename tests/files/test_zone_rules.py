@@ -47,15 +47,22 @@ def release(folder: Path, tick: str, now: str, start: str = "2026-03-28T00:00Z")
             "columns": {"time": "t"},
         }
     )
-    job = Job(str(folder / "events.csv"), declaration, str(folder / "out.csv"), parse_instant(now, UTC, "now"))
+    job = Job(
+        str(folder / "events.csv"),
+        declaration,
+        str(folder / "out.csv"),
+        parse_instant(now, UTC, "now"),
+    )
     return release_file(job)
 
 
 @pytest.mark.parametrize(
     ("tick", "row", "rules", "later_rules"),
     [
-        ("1d", "2026-03-29T23:30:00Z", "Africa/Abidjan", "Europe/London"),  # the end of a closed day moves back
-        ("24h", "2026-03-30T00:30:00", "Europe/London", "Africa/Abidjan"),  # the instant of a counted row moves ahead
+        # the end of a closed day moves back
+        ("1d", "2026-03-29T23:30:00Z", "Africa/Abidjan", "Europe/London"),
+        # the instant of a counted row moves ahead
+        ("24h", "2026-03-30T00:30:00", "Europe/London", "Africa/Abidjan"),
     ],
 )
 def test_other_rules_of_the_zone_count_no_row_twice(
@@ -84,4 +91,7 @@ def test_rules_of_later_days_may_change(tmp_path: Path, use: Use) -> None:
 def test_a_start_with_microseconds_is_kept(tmp_path: Path) -> None:
     (tmp_path / "events.csv").write_text("t\n2026-03-28T12:00:00Z\n")
     for day, last in ((29, 1), (30, 2)):
-        assert release(tmp_path, "24h", f"2026-03-{day}T12:00Z", "2026-03-28T00:00:00.000123Z").last == last
+        assert (
+            release(tmp_path, "24h", f"2026-03-{day}T12:00Z", "2026-03-28T00:00:00.000123Z").last
+            == last
+        )

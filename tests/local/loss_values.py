@@ -1,4 +1,5 @@
-"""The values ℓ(θ, d) of the losses, written down apart from their slopes: what the reduction must reproduce."""
+"""The values ℓ(θ, d) of the losses, written down apart from their slopes: what the reduction must
+reproduce."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Clients: exact arithmetic of the message, one message only, the reduction of losses to medians."""
+"""Clients: exact arithmetic of the message, one message only, the reduction of losses to
+medians."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ PLAN = LocalPlan(0.5, 1e-6, 1000)
 
 
 def rounded(plan: LocalPlan, j: int, z: list[int]) -> list[int]:
-    """⌊(R e_j + N z)/2^m + ½⌋ in big integers, for z·2^128 and bucket j from 1; no code is shared with the client."""
+    """⌊(R e_j + N z)/2^m + ½⌋ in big integers, for z·2^128 and bucket j from 1; no code is shared
+    with the client."""
     mean = [0] * plan.entries
     for start, place in zip((0, plan.w), (j - 1, plan.w - j), strict=True):
         for t in range(place, plan.w) if start < plan.entries else ():
@@ -76,7 +78,9 @@ def test_simulated_entries_are_those_of_the_exact_sum(form: str) -> None:
 
 
 @pytest.mark.parametrize("form", ["one-counter", "two-counter"])
-def test_rounding_in_integers_gives_the_same_entries(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rounding_in_integers_gives_the_same_entries(
+    form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With a margin of 1 no entry is left to doubles."""
     plan = LocalPlan(0.5, 1e-6, 2000, form)  # type: ignore[arg-type]
     for number in range(20):
@@ -105,7 +109,8 @@ class Written:
 @pytest.mark.parametrize("form", ["one-counter", "two-counter"])
 @pytest.mark.parametrize("epsilon", [0.01, 0.5, 8.0])
 def test_entries_that_are_too_close_are_rounded_in_integers(form: str, epsilon: float) -> None:
-    """The least z that reaches a boundary and the one just below it: doubles cannot tell them apart."""
+    """The least z that reaches a boundary and the one just below it: doubles cannot tell them
+    apart."""
     plan = LocalPlan(epsilon, 1e-6, 2000, form, buckets=20)  # type: ignore[arg-type]
     bucket = 6
     mean = rounded_units(plan, bucket)
@@ -136,10 +141,15 @@ def test_means_of_the_plan_are_the_columns_of_r() -> None:
 
 
 def test_messages_are_normal_with_the_declared_std_and_a_planted_bug_is_caught() -> None:
-    """Real clients: Kolmogorov–Smirnov at 1e-6 on 46,000 entries of 2,000 clients; 5 % less noise must be seen."""
+    """Real clients: Kolmogorov–Smirnov at 1e-6 on 46,000 entries of 2,000 clients; 5 % less noise
+    must be seen."""
     plan = LocalPlan(0.5, 1e-6, 2000)
-    received = [unpack(plan, LocalClient(plan, SECRET.derive(str(i))).message(0.5)) for i in range(2000)]
-    z = ((np.asarray(received) * plan.entry - means(plan)[plan.bucket([0.5])[0] - 1]) / plan.sigma).ravel()
+    received = [
+        unpack(plan, LocalClient(plan, SECRET.derive(str(i))).message(0.5)) for i in range(2000)
+    ]
+    z = (
+        (np.asarray(received) * plan.entry - means(plan)[plan.bucket([0.5])[0] - 1]) / plan.sigma
+    ).ravel()
     assert stats.kstest(z, "norm").pvalue > 1e-6
     assert stats.kstest(z * 0.95, "norm").pvalue < 1e-6
 
@@ -227,7 +237,8 @@ def test_reduction_reproduces_the_loss(loss: Loss, data: Any) -> None:
 
 @pytest.mark.parametrize("u", [0.0, 0.01, 0.1, 0.26, 0.49, 0.51, 0.74, 0.93, 0.99])
 def test_the_reduction_of_losses_with_a_kink(u: float) -> None:
-    """The pinball loss gives 0, d or 1 with probabilities (1 − τ)/2, 1/2 and τ/2, the hinge its kink or one end."""
+    """The pinball loss gives 0, d or 1 with probabilities (1 − τ)/2, 1/2 and τ/2, the hinge its
+    kink or one end."""
     for d in (0.0, 0.3, 0.37, 1e-9, 1.0):
         assert Quantile(0.2).sample(d, u) == (0.0 if u < 0.4 else d if u < 0.9 else 1.0)
         assert Hinge(0.1).sample((d, 1), u) == (min(d + 0.1, 1.0) if u < 0.5 else 1.0)
@@ -243,7 +254,9 @@ def test_a_loss_that_is_too_steep_is_refused() -> None:
         LocalClient(PLAN, loss="hinge")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("wrong", [[1], {}, "1", True, None, np.ones(2), 10**400, float("nan"), -1.0])
+@pytest.mark.parametrize(
+    "wrong", [[1], {}, "1", True, None, np.ones(2), 10**400, float("nan"), -1.0]
+)
 def test_bad_parameters_are_refused(wrong: Any) -> None:
     with pytest.raises(ParameterError):
         LocalPlan(wrong, 1e-6, 1)
@@ -264,7 +277,9 @@ def test_bad_parameters_are_refused(wrong: Any) -> None:
         ConvexLoss(wrong)
 
 
-@pytest.mark.parametrize("value", [np.float32(0.5), np.float16(0.5), np.int64(1), np.float64(0.25), 1])
+@pytest.mark.parametrize(
+    "value", [np.float32(0.5), np.float16(0.5), np.int64(1), np.float64(0.25), 1]
+)
 def test_losses_take_the_numbers_that_the_default_takes(value: Any) -> None:
     LocalClient(PLAN).message(value)
     LocalClient(PLAN, loss=Quantile(0.3)).message(value)
@@ -289,7 +304,8 @@ def test_a_slope_must_be_a_number() -> None:
 
 
 def test_a_second_value_is_refused_if_it_asks_for_another_message() -> None:
-    """Any data may go with a loss of one's own; what counts is the point that its loss reduces it to."""
+    """Any data may go with a loss of one's own; what counts is the point that its loss reduces it
+    to."""
     client = LocalClient(PLAN, SECRET, loss=ConvexLoss(lambda t, d: t - d[0].mean()))
     sent = client.message((np.asarray([0.1, 0.4]), 1))
     assert client.message((np.asarray([0.1, 0.4]), 2)) == sent
@@ -298,11 +314,15 @@ def test_a_second_value_is_refused_if_it_asks_for_another_message() -> None:
 
 
 def test_a_second_live_client_of_one_secret_and_plan_is_refused() -> None:
-    """The same noise on two values would reveal their difference; other plans and losses have other noise."""
+    """The same noise on two values would reveal their difference; other plans and losses have other
+    noise."""
     first = LocalClient(PLAN, SECRET)
     with pytest.raises(ParameterError, match="live in this process"):
         LocalClient(PLAN, SECRET)
-    others = [LocalClient(LocalPlan(0.5, 1e-6, 2000), SECRET), LocalClient(PLAN, SECRET, loss=Quantile(0.5))]
+    others = [
+        LocalClient(LocalPlan(0.5, 1e-6, 2000), SECRET),
+        LocalClient(PLAN, SECRET, loss=Quantile(0.5)),
+    ]
     assert len({client.message(0.5) for client in (first, *others)}) == 3
     plan = HierarchyPlan(1.0)
     bits = HierarchyClient(plan, SECRET)

@@ -1,4 +1,5 @@
-"""Collection, the default form beside the baseline, the risk function of the default form, and the logistic loss."""
+"""Collection, the default form beside the baseline, the risk function of the default form, and the
+logistic loss."""
 
 from __future__ import annotations
 
@@ -20,7 +21,11 @@ from evercount.local import (
 from evercount.local.hierarchical import MESSAGE, encode
 from evercount.noise import Secret
 from evercount.noise.prf import Prf, counter
-from evercount.reproduce.local_baselines import one_point_per_client, tree_through_randomiser, tree_variance
+from evercount.reproduce.local_baselines import (
+    one_point_per_client,
+    tree_through_randomiser,
+    tree_variance,
+)
 from evercount.reproduce.table1_items import FORMS, estimated_cdf, logistic_error, secret_of
 
 SECRET = Secret.from_hex("ab" * 32)
@@ -67,10 +72,11 @@ def test_the_simulation_sends_what_clients_send() -> None:
 
 
 def test_the_default_form_beats_the_baseline_and_the_papers_form() -> None:
-    """10,000 clients, ε = 1: exact variances, and the largest error of F̂ before it is made monotone, median of 5 runs.
+    """10,000 clients, ε = 1: exact variances, and the largest error of F̂ before it is made
+    monotone, median of 5 runs.
 
-    Made monotone, the baseline comes nearer (1.1 to 2.8 times the error, by the distribution); the full comparison
-    is `evercount reproduce local-learning`.
+    Made monotone, the baseline comes nearer (1.1 to 2.8 times the error, by the distribution); the
+    full comparison is `evercount reproduce local-learning`.
     """
     plan = HierarchyPlan(1.0, 64)
     # n × variance: an end of the baseline is asked of 1/64 of the clients
@@ -81,14 +87,26 @@ def test_the_default_form_beats_the_baseline_and_the_papers_form() -> None:
     true = np.searchsorted(np.sort(points), np.arange(1, 65) / 64, side="right") / len(points)
     ours, theirs = [], []
     for i in range(5):
-        ours.append(np.abs(simulate_hierarchy(plan, points, secret_of(f"ours {i}")).estimate().cdf - true).max())
-        theirs.append(np.abs(one_point_per_client(points, 64, 1.0, np.random.default_rng(i)) - true).max())
+        ours.append(
+            np.abs(
+                simulate_hierarchy(plan, points, secret_of(f"ours {i}")).estimate().cdf - true
+            ).max()
+        )
+        theirs.append(
+            np.abs(one_point_per_client(points, 64, 1.0, np.random.default_rng(i)) - true).max()
+        )
     assert np.median(ours) < 0.7 * np.median(theirs)
-    tree = [np.abs(tree_through_randomiser(points, 64, 1.0, np.random.default_rng(i)) - true).max() for i in range(5)]
+    tree = [
+        np.abs(tree_through_randomiser(points, 64, 1.0, np.random.default_rng(i)) - true).max()
+        for i in range(5)
+    ]
     assert np.median(ours) < 0.8 * np.median(tree)
-    paper = [np.abs(estimated_cdf(FORMS[2], points, 1.0, 1e-6, str(i)) - true).max() for i in range(3)]
+    paper = [
+        np.abs(estimated_cdf(FORMS[2], points, 1.0, 1e-6, str(i)) - true).max() for i in range(3)
+    ]
     assert np.median(ours) < 0.6 * np.median(paper)
-    assert np.median(tree) < np.median(paper)  # what the paper compares with has less error than its own form
+    # what the paper compares with has less error than its own form
+    assert np.median(tree) < np.median(paper)
 
 
 def test_the_baseline_is_unbiased_and_has_its_law() -> None:
@@ -100,14 +118,17 @@ def test_the_baseline_is_unbiased_and_has_its_law() -> None:
 
 @pytest.mark.parametrize(("x", "y"), [(0.3, 1), (0.3, -1), (0.9, 1), (0.0, -1)])
 def test_logistic_reduction_has_the_slope_as_its_law(x: float, y: int) -> None:
-    """P(Z ≤ θ) = (1 + ℓ′(θ))/2 for θ < 1: the closed form against the definition and against bisection."""
+    """P(Z ≤ θ) = (1 + ℓ′(θ))/2 for θ < 1: the closed form against the definition and against
+    bisection."""
     loss = Logistic(0.1)
     u = (np.arange(4000) + 0.5) / 4000
     z = np.asarray([loss.sample((x, y), float(value)) for value in u])
     for theta in (0.0, 0.2, 0.35, 0.8, 0.99):
         assert abs(np.mean(z <= theta) - (1 + loss.derivative(theta, (x, y))) / 2) < 2 / 4000
         step = 1e-6
-        slope = (loss_value(loss, theta + step, (x, y)) - loss_value(loss, theta - step, (x, y))) / (2 * step)
+        slope = (
+            loss_value(loss, theta + step, (x, y)) - loss_value(loss, theta - step, (x, y))
+        ) / (2 * step)
         assert loss.derivative(theta, (x, y)) == pytest.approx(slope, abs=1e-6)
     for value in (0.1, 0.3, 0.7, 0.95):
         by_search = super(Logistic, loss).sample((x, y), value)
@@ -118,7 +139,8 @@ def test_logistic_reduction_has_the_slope_as_its_law(x: float, y: int) -> None:
 
 
 def test_logistic_minimiser_is_close_to_the_best() -> None:
-    """20,000 clients at ε = 1: off by less than 20 % in the median of 5 runs (10^5 clients: 4 %, by the command)."""
+    """20,000 clients at ε = 1: off by less than 20 % in the median of 5 runs (10^5 clients: 4 %, by
+    the command)."""
     assert np.median([logistic_error(20_000, 1.0, 0.1, f"test {i}") for i in range(5)]) < 0.2
 
 
@@ -133,6 +155,7 @@ def test_risk_function_of_the_default_form() -> None:
     estimate = simulate_hierarchy(HierarchyPlan(2.0), points, secret_of("risk")).estimate()
     theta = np.linspace(0, 1, 51)
     true = np.abs(theta[:, np.newaxis] - points[::50]).mean(axis=1) - points[::50].mean()
-    assert np.abs(estimate.f(theta) - true).max() < estimate.bound(0.99) + 0.02  # 0.02 for the sample of 1,000
+    # 0.02 for the sample of 1,000
+    assert np.abs(estimate.f(theta) - true).max() < estimate.bound(0.99) + 0.02
     assert abs(estimate.minimiser - np.median(points)) < 0.1
     assert np.all(np.diff(estimate.slopes) >= 0)

@@ -1,4 +1,5 @@
-"""The local model from values to the estimated risk: skewed data, stds, bounds over seeds, losses."""
+"""The local model from values to the estimated risk: skewed data, stds, bounds over seeds,
+losses."""
 
 from __future__ import annotations
 
@@ -7,7 +8,17 @@ import pytest
 from loss_values import risk_above_zero
 
 from evercount.errors import ParameterError
-from evercount.local import Absolute, Hinge, LocalEstimate, LocalPlan, LocalServer, Logistic, Loss, Quantile, simulate
+from evercount.local import (
+    Absolute,
+    Hinge,
+    LocalEstimate,
+    LocalPlan,
+    LocalServer,
+    Logistic,
+    Loss,
+    Quantile,
+    simulate,
+)
 from evercount.local.collection_plan import Form
 from evercount.local.estimate import make_estimate
 from evercount.noise import Secret
@@ -21,7 +32,9 @@ def secret(seed: int) -> Secret:
     return Secret.from_hex(f"{seed:064x}")
 
 
-def collect(data: np.ndarray, epsilon: float, form: str = "one-counter", seed: int = 1) -> LocalEstimate:
+def collect(
+    data: np.ndarray, epsilon: float, form: str = "one-counter", seed: int = 1
+) -> LocalEstimate:
     server = LocalServer(LocalPlan(epsilon, 1e-6, len(data), form))  # type: ignore[arg-type]
     rows = 2**22 // server.plan.entries
     for start in range(0, len(data), rows):
@@ -52,10 +65,12 @@ def samples(name: str, n: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("name", "n", "epsilon"), [("beta", 10**4, 1.0), ("atoms", 10**5, 0.4), ("all-equal", 10**4, 1.0)]
+    ("name", "n", "epsilon"),
+    [("beta", 10**4, 1.0), ("atoms", 10**5, 0.4), ("all-equal", 10**4, 1.0)],
 )
 def test_errors_stay_within_the_bound(name: str, n: int, epsilon: float) -> None:
-    """β = 1e-3 per case: a right bound fails here with probability below 1 % over all cases, and seeds are fixed."""
+    """β = 1e-3 per case: a right bound fails here with probability below 1 % over all cases, and
+    seeds are fixed."""
     data = samples(name, n)
     estimate = collect(data, epsilon)
     truth = true_risk(data)
@@ -74,9 +89,13 @@ def test_two_counters_are_right_and_worse() -> None:
     assert two.std.max() > 1.3 * one.std.max()
 
 
-def many_collections(plan: LocalPlan, data: np.ndarray, number: int) -> tuple[list[LocalEstimate], np.ndarray]:
+def many_collections(
+    plan: LocalPlan, data: np.ndarray, number: int
+) -> tuple[list[LocalEstimate], np.ndarray]:
     """Estimates of as many collections of the same clients, and what x would be without noise."""
-    entries = simulate(plan, np.tile(data, number), secret(9)).reshape(number, len(data), plan.entries)
+    entries = simulate(plan, np.tile(data, number), secret(9)).reshape(
+        number, len(data), plan.entries
+    )
     server = LocalServer(plan)
     server.add_entries(entries[0])
     sums = entries.sum(axis=1, dtype=np.int64)
@@ -86,12 +105,15 @@ def many_collections(plan: LocalPlan, data: np.ndarray, number: int) -> tuple[li
 
 
 def test_std_is_the_measured_one() -> None:
-    """4,000 collections of 50 clients: the mean squared error of each x̂[t] over its variance, within 5 standard errors.
+    """4,000 collections of 50 clients: the mean squared error of each x̂[t] over its variance,
+    within 5 standard errors.
 
     A planted factor of 1.1 on the std would fall far outside.
     """
     number = 4_000
-    estimates, truth = many_collections(LocalPlan(0.8, 1e-6, 50), np.random.default_rng(3).random(50), number)
+    estimates, truth = many_collections(
+        LocalPlan(0.8, 1e-6, 50), np.random.default_rng(3).random(50), number
+    )
     errors, one = np.stack([estimate.x for estimate in estimates]) - truth, estimates[0]
     assert one.std[0] == 0
     assert one.std[-1] < 1e-12
@@ -106,20 +128,25 @@ def test_std_is_the_measured_one() -> None:
 
 @pytest.mark.parametrize("form", soak_but(["one-counter"], ["one-counter", "two-counter"]))
 def test_coverage_over_collections(form: Form) -> None:
-    """8,000 collections of 50 clients: bands of 90 %, intervals of single entries and of f within 0.01, bounds of f.
+    """8,000 collections of 50 clients: bands of 90 %, intervals of single entries and of f within
+    0.01, bounds of f.
 
-    A stated interval of f and a bound also pay for the buckets, so they hold more often. The two-counter form is that
-    of the paper.
+    A stated interval of f and a bound also pay for the buckets, so they hold more often. The
+    two-counter form is that of the paper.
     """
     number, theta = 8_000, 0.45
     data = np.random.default_rng(8).beta(2, 2, 50)
     estimates, truth = many_collections(LocalPlan(1.0, 1e-6, 50, form), data, number)
     one = estimates[0]
     off = np.abs(np.stack([estimate.x for estimate in estimates]) - truth)
-    inside, narrow = (np.mean((off <= part * one.band(0.9) + 1e-12).all(axis=1)) for part in (1.0, 0.9))
+    inside, narrow = (
+        np.mean((off <= part * one.band(0.9) + 1e-12).all(axis=1)) for part in (1.0, 0.9)
+    )
     assert inside >= least_share(0.9, number)
     assert narrow < least_share(0.9, number), "planted: a band that is 10 % too narrow"
-    held, narrow = (np.mean(off[:, 1:-1] <= part * 1.959964 * one.std[1:-1], axis=0) for part in (1.0, 0.9))
+    held, narrow = (
+        np.mean(off[:, 1:-1] <= part * 1.959964 * one.std[1:-1], axis=0) for part in (1.0, 0.9)
+    )
     assert np.abs(held - 0.95).max() <= 0.01
     assert np.all(narrow < 0.94), "planted: intervals that are 10 % too narrow"
     quiet = LocalEstimate(one.plan, 50, truth).f(theta, raw=True)
@@ -132,9 +159,13 @@ def test_coverage_over_collections(form: Form) -> None:
     ends = np.asarray([estimate.f_interval(theta) for estimate in estimates])
     assert np.mean((ends[:, 0] <= at) & (at <= ends[:, 1])) >= least_share(0.95, number)
     for raw in (False, True):
-        largest = np.asarray([np.abs(estimate.f(THETAS, raw=raw) - risk).max() for estimate in estimates[:2_000]])
+        largest = np.asarray(
+            [np.abs(estimate.f(THETAS, raw=raw) - risk).max() for estimate in estimates[:2_000]]
+        )
         assert np.mean(largest <= one.bound(0.9, raw=raw)) >= least_share(0.9, 2_000)
-        assert np.mean(largest <= 1 / one.plan.w) < least_share(0.9, 2_000), "planted: a bound without the noise"
+        assert np.mean(largest <= 1 / one.plan.w) < least_share(0.9, 2_000), (
+            "planted: a bound without the noise"
+        )
 
 
 def test_monotone_form_never_increases_the_largest_error() -> None:
@@ -188,15 +219,21 @@ def test_other_losses_through_the_reduction(loss: Quantile | Hinge) -> None:
     ids=lambda loss: type(loss).__name__,
 )
 def test_bounds_for_the_population_cover(loss: Loss) -> None:
-    """2,000 collections of 50 clients drawn from 200 people: the risk of all people, for every loss."""
+    """2,000 collections of 50 clients drawn from 200 people: the risk of all people, for every
+    loss."""
     number, clients = 2_000, 50
     rng = np.random.default_rng(6)
     x = rng.beta(2, 4, 200)
     labels = np.where(x + rng.normal(0, 0.2, 200) > 0.4, -1, 1)
     people = (
-        x.tolist() if isinstance(loss, Absolute | Quantile) else list(zip(x.tolist(), labels.tolist(), strict=True))
+        x.tolist()
+        if isinstance(loss, Absolute | Quantile)
+        else list(zip(x.tolist(), labels.tolist(), strict=True))
     )
-    asked, u = rng.integers(0, 200, number * clients).tolist(), rng.random(number * clients).tolist()
+    asked, u = (
+        rng.integers(0, 200, number * clients).tolist(),
+        rng.random(number * clients).tolist(),
+    )
     points = [loss.sample(people[person], luck) for person, luck in zip(asked, u, strict=True)]
     plan = LocalPlan(1.0, 1e-6, clients)
     entries = simulate(plan, points, secret(10)).reshape(number, clients, plan.entries)
@@ -205,12 +242,26 @@ def test_bounds_for_the_population_cover(loss: Loss) -> None:
     estimates = [make_estimate(plan, row, clients) for row in entries.sum(axis=1, dtype=np.int64)]
     largest = np.asarray([np.abs(estimate.f(thetas) - risk).max() for estimate in estimates])
     assert np.mean(largest <= estimates[0].bound(0.9, population=True)) >= least_share(0.9, number)
-    assert np.mean(largest <= 1 / plan.w) < least_share(0.9, number), "planted: a bound without noise and sampling"
+    assert np.mean(largest <= 1 / plan.w) < least_share(0.9, number), (
+        "planted: a bound without noise and sampling"
+    )
 
 
 def test_questions_outside_their_domain_are_refused() -> None:
     estimate = LocalEstimate(LocalPlan(0.5, 1e-6, 100), 100, np.linspace(-1, 1, 6))
-    for wrong in ("a", "0.5", None, True, 7, -0.1, float("nan"), [0.1, "a"], [[0.1], [0.1, 0.2]], 10**400, 1j):
+    for wrong in (
+        "a",
+        "0.5",
+        None,
+        True,
+        7,
+        -0.1,
+        float("nan"),
+        [0.1, "a"],
+        [[0.1], [0.1, 0.2]],
+        10**400,
+        1j,
+    ):
         for question in (estimate.f, estimate.f_std, estimate.f_interval):
             with pytest.raises(ParameterError, match="theta"):
                 question(wrong)  # type: ignore[operator]

@@ -1,4 +1,5 @@
-"""GenProt: exact pure privacy by enumeration, exact bits, unbiased estimates, and utility next to the Gaussian form."""
+"""GenProt: exact pure privacy by enumeration, exact bits, unbiased estimates, and utility next to
+the Gaussian form."""
 
 from __future__ import annotations
 
@@ -24,7 +25,14 @@ from evercount.errors import (
 from evercount.local import Hinge, LocalPlan, Loss, Quantile
 from evercount.local.estimate import LocalEstimate
 from evercount.local.genprot import GenProtClient, GenProtServer, choose
-from evercount.local.genprot_plan import BITS, GenProtPlan, choice_weights, exact_ratio, pure_epsilon, widest_clip
+from evercount.local.genprot_plan import (
+    BITS,
+    GenProtPlan,
+    choice_weights,
+    exact_ratio,
+    pure_epsilon,
+    widest_clip,
+)
 from evercount.noise import Secret
 from many_streams import least_share
 from tiers import soak_but
@@ -35,7 +43,8 @@ def secret(seed: int) -> Secret:
 
 
 def simulate_genprot(plan: GenProtPlan, points: np.ndarray, seed: int) -> np.ndarray:
-    """The server's sum for many clients, all randomness from numpy: the protocol once more, for speed."""
+    """The server's sum for many clients, all randomness from numpy: the protocol once more, for
+    speed."""
     rng = np.random.default_rng(seed)
     values = np.asarray(points, np.float64)
     total = np.zeros(plan.shape.w + 1)
@@ -55,7 +64,9 @@ def law_by_enumeration(p: list[Fraction]) -> list[Fraction]:
     count = len(p)
     found = [Fraction(0)] * count
     for bits in itertools.product((0, 1), repeat=count):
-        weight = math.prod((q if b else 1 - q for b, q in zip(bits, p, strict=True)), start=Fraction(1))
+        weight = math.prod(
+            (q if b else 1 - q for b, q in zip(bits, p, strict=True)), start=Fraction(1)
+        )
         ones = [t for t in range(count) if bits[t]] or list(range(count))
         for t in ones:
             found[t] += weight / len(ones)
@@ -64,7 +75,8 @@ def law_by_enumeration(p: list[Fraction]) -> list[Fraction]:
 
 @pytest.mark.parametrize("count", [2, 3, 4, 5])
 def test_exact_privacy_by_enumeration(count: int) -> None:
-    """Two inputs choose any bit probabilities in [lo, hi]: the worst ratio over all corners (and middles)."""
+    """Two inputs choose any bit probabilities in [lo, hi]: the worst ratio over all corners (and
+    middles)."""
     low, high = Fraction(2, 5), Fraction(3, 5)
     grid = [low, high] if count > 3 else [low, Fraction(1, 2), high]
     laws = [law_by_enumeration(list(p)) for p in itertools.product(grid, repeat=count)]
@@ -89,7 +101,8 @@ def test_the_clip_is_as_wide_as_the_promise_allows() -> None:
 
 
 def test_a_wider_clip_is_caught() -> None:
-    """Negative control: at four candidates a clip of ε/4 keeps the promise and one of ε/3 does not."""
+    """Negative control: at four candidates a clip of ε/4 keeps the promise and one of ε/3 does
+    not."""
     assert pure_epsilon(0.5 / 4, 4) <= 0.5
     assert pure_epsilon(0.5 / 3, 4) > 0.5
 
@@ -114,7 +127,8 @@ def test_probabilities_never_leave_the_limits(rule: str) -> None:
 
 
 def test_choose_has_the_exact_law() -> None:
-    """12,000 secrets: frequencies against the exact law, 5 standard errors; a planted change of 0.03 would be seen."""
+    """12,000 secrets: frequencies against the exact law, 5 standard errors; a planted change of
+    0.03 would be seen."""
     plan = GenProtPlan(1.0, 400, "public")
     low, high = plan.limits
     p = np.asarray([low, high, high, low])
@@ -130,7 +144,11 @@ def test_client_and_server_agree_on_public_randomness() -> None:
     plan = GenProtPlan(1.0, 100, "public seed")
     a, b = plan.candidate(3, 1), GenProtPlan(1.0, 100, "public seed").candidate(3, 1)
     assert (a == b).all()
-    for other in (plan.candidate(3, 2), plan.candidate(4, 1), GenProtPlan(1.0, 100, "other").candidate(3, 1)):
+    for other in (
+        plan.candidate(3, 2),
+        plan.candidate(4, 1),
+        GenProtPlan(1.0, 100, "other").candidate(3, 1),
+    ):
         assert np.abs(a - other).max() > 0.1
     table = np.stack([plan.candidate(i, 0) for i in range(2000)])
     assert abs(table.mean()) < 5 / math.sqrt(table.size)
@@ -167,7 +185,8 @@ def test_end_to_end_through_clients() -> None:
 
 @pytest.mark.parametrize("rule", soak_but(["best"], ["best", "paper"]))
 def test_estimates_are_unbiased_and_stds_right(rule: str) -> None:
-    """1,000 studies of 150 clients: mean within 5 standard errors, std of one entry within 10 %, bands of 90 % hold."""
+    """1,000 studies of 150 clients: mean within 5 standard errors, std of one entry within 10 %,
+    bands of 90 % hold."""
     plan = GenProtPlan(1.0, 400, "s", rule=rule)  # type: ignore[arg-type]
     data, studies = np.random.default_rng(3).random(150), 1_000
     truth = np.asarray([2 * (data <= k / plan.shape.w).mean() - 1 for k in range(plan.shape.w + 1)])
@@ -182,14 +201,16 @@ def test_estimates_are_unbiased_and_stds_right(rule: str) -> None:
     ratio = np.sqrt(np.mean((np.asarray(errors)[:, 1:-1] / std) ** 2, axis=0))
     assert ratio == pytest.approx(1, abs=0.1)
     inside, narrow = (
-        np.mean((np.abs(errors) <= part * server.estimate().band(0.9) + 1e-9).all(axis=1)) for part in (1.0, 0.85)
+        np.mean((np.abs(errors) <= part * server.estimate().band(0.9) + 1e-9).all(axis=1))
+        for part in (1.0, 0.85)
     )
     assert inside >= least_share(0.9, studies)
     assert narrow < least_share(0.9, studies), "planted: a band that is 15 % too narrow"
 
 
 def test_utility_against_the_gaussian_form() -> None:
-    """n·Var at ε = 0.5, w = 128: two bits and δ = 0 do better than (0.5, 1e-6); the paper's route is far worse."""
+    """n·Var at ε = 0.5, w = 128: two bits and δ = 0 do better than (0.5, 1e-6); the paper's route
+    is far worse."""
     gauss = LocalEstimate(LocalPlan(0.5, 1e-6, 65536), 1, np.zeros(129)).std.max() ** 2
     best, paper = (GenProtPlan(0.5, 65536, "s", rule=rule) for rule in ("best", "paper"))
 
@@ -204,7 +225,8 @@ def test_utility_against_the_gaussian_form() -> None:
 
 
 def test_a_poisoned_message_moves_no_more_than_its_share() -> None:
-    """The worst of 20,000 (client, message) pairs in place of the opposite one: near the bound, and never beyond."""
+    """The worst of 20,000 (client, message) pairs in place of the opposite one: near the bound, and
+    never beyond."""
     plan = GenProtPlan(1.0, 500, "s")
     pairs = [(client, t) for client in range(5000) for t in range(4)]
     table = np.stack([plan.candidate(*pair)[:-1] for pair in pairs])
@@ -221,9 +243,11 @@ def test_a_poisoned_message_moves_no_more_than_its_share() -> None:
 
 
 def test_no_candidate_lies_beyond_the_reach() -> None:
-    """The limit is what bounds a message; a planted smaller one shows that it acts, and on which candidates."""
+    """The limit is what bounds a message; a planted smaller one shows that it acts, and on which
+    candidates."""
     plan, tight = GenProtPlan(1.0, 500, "s"), GenProtPlan(1.0, 500, "s")
-    tight.__dict__["reach"] = math.sqrt(plan.shape.w + 1)  # the typical norm: about half of them pass it
+    # the typical norm: about half of them pass it
+    tight.__dict__["reach"] = math.sqrt(plan.shape.w + 1)
     zeros = 0
     for client in range(400):
         full, cut = plan.candidate(client, 0), tight.candidate(client, 0)
@@ -235,7 +259,9 @@ def test_no_candidate_lies_beyond_the_reach() -> None:
 
 def test_batches_dumps_and_merges_agree() -> None:
     plan = GenProtPlan(1.0, 100, "é|s", buckets=7)
-    pairs: list[object] = [(np.int64(i), GenProtClient(plan, i, secret(i)).message(i / 100)) for i in range(100)]
+    pairs: list[object] = [
+        (np.int64(i), GenProtClient(plan, i, secret(i)).message(i / 100)) for i in range(100)
+    ]
     bad: list[object] = [
         None,
         5,
@@ -293,7 +319,8 @@ def test_damaged_dumps_are_refused() -> None:
 
 @pytest.mark.parametrize("loss", [Quantile(0.8), pytest.param(Hinge(0.2), marks=pytest.mark.soak)])
 def test_losses_go_through_the_same_reduction(loss: Loss) -> None:
-    """With the points that the reduction draws, the risk of the loss itself: within noise, buckets and sampling."""
+    """With the points that the reduction draws, the risk of the loss itself: within noise, buckets
+    and sampling."""
     n = 1500
     plan = GenProtPlan(2.0, n, "losses", buckets=16)
     x = np.random.default_rng(6).beta(2, 4, n)
@@ -301,7 +328,9 @@ def test_losses_go_through_the_same_reduction(loss: Loss) -> None:
     if isinstance(loss, Hinge):
         data = list(zip(x.tolist(), np.where(x > 0.4, -1, 1).tolist(), strict=True))
     server = GenProtServer(plan)
-    server.add_many((i, GenProtClient(plan, i, secret(i + 1), loss=loss).message(d)) for i, d in enumerate(data))
+    server.add_many(
+        (i, GenProtClient(plan, i, secret(i + 1), loss=loss).message(d)) for i, d in enumerate(data)
+    )
     estimate = server.estimate()
     thetas = np.linspace(0, 1, 21)
     truth = np.asarray([risk_above_zero(loss, t, data) for t in thetas])
@@ -366,7 +395,13 @@ def test_refusals() -> None:
         server.merge(GenProtServer(GenProtPlan(2.0, 100, "s")))
     with pytest.raises(UnknownName):
         GenProtPlan(1.0, 100, "s", rule="worst")  # type: ignore[arg-type]
-    for arguments in ((0.0, 100, "s"), (1.0, 0, "s"), (1.0, 100, ""), (1.0, 100, "s", 1), (1.0, 100, "s", 65)):
+    for arguments in (
+        (0.0, 100, "s"),
+        (1.0, 0, "s"),
+        (1.0, 100, ""),
+        (1.0, 100, "s", 1),
+        (1.0, 100, "s", 65),
+    ):
         with pytest.raises(ParameterError):
             GenProtPlan(*arguments)  # type: ignore[arg-type]
     with pytest.raises(ParameterError):

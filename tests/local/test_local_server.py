@@ -76,13 +76,24 @@ def test_malformed_and_out_of_range_messages_are_rejected_and_counted() -> None:
 
 
 def test_all_bytes_like_messages_are_taken_in_both_ways() -> None:
-    """bytes, bytearray and memoryview: one by one and in batches the same sums and the same rejections."""
+    """bytes, bytearray and memoryview: one by one and in batches the same sums and the same
+    rejections."""
     made = messages()[:30]
     gone = memoryview(made[0])
     gone.release()
     wide = memoryview(made[3]).cast("h")  # as many bytes, but half as many items
-    kinds: list[object] = [*made[:10], *map(bytearray, made[10:20]), *map(memoryview, made[20:]), wide]
-    bad: list[object] = [gone, bytearray(made[0][:-1]), memoryview(b"xx" + made[0][2:]), list(made[0])]
+    kinds: list[object] = [
+        *made[:10],
+        *map(bytearray, made[10:20]),
+        *map(memoryview, made[20:]),
+        wide,
+    ]
+    bad: list[object] = [
+        gone,
+        bytearray(made[0][:-1]),
+        memoryview(b"xx" + made[0][2:]),
+        list(made[0]),
+    ]
     one, many, plain = server(), server(), server()
     for message in kinds:
         one.add(message)
@@ -110,7 +121,8 @@ def test_every_flipped_header_bit_is_rejected() -> None:
 
 @pytest.mark.parametrize("form", ["one-counter", "two-counter"])
 def test_a_poisoned_message_moves_no_more_than_its_share(form: str) -> None:
-    """The worst accepted message, aligned with the most sensitive row of x̂, against the stated bound."""
+    """The worst accepted message, aligned with the most sensitive row of x̂, against the stated
+    bound."""
     made = messages(form)
     honest = server(form)
     honest.add_many(made)
@@ -154,6 +166,12 @@ def test_refusals() -> None:
         keeper.merge(5)  # type: ignore[arg-type]
     with pytest.raises(InputError):
         keeper.add_entries(np.zeros((2, 3), np.int16))
-    for blob in (b"", b"{}", b"\xff", server().dump()[:-5], server().dump().replace(b'"format": 1', b'"format": 2')):
+    for blob in (
+        b"",
+        b"{}",
+        b"\xff",
+        server().dump()[:-5],
+        server().dump().replace(b'"format": 1', b'"format": 2'),
+    ):
         with pytest.raises(SnapshotError):
             LocalServer.load(blob)

@@ -1,4 +1,5 @@
-"""Noise of a bridge end to end: an exact attack on joint releases, rates, wide integers, stds, splits and dumps."""
+"""Noise of a bridge end to end: an exact attack on joint releases, rates, wide integers, stds,
+splits and dumps."""
 
 from __future__ import annotations
 
@@ -37,13 +38,16 @@ WIDE = Design((3, 4), ((0.1, -0.3, 0.2, -0.4),))
 
 
 @pytest.mark.parametrize(
-    "design", [DEEP, pytest.param(WIDE, marks=pytest.mark.soak), None], ids=["2,2,2", "3,4", "table"]
+    "design",
+    [DEEP, pytest.param(WIDE, marks=pytest.mark.soak), None],
+    ids=["2,2,2", "3,4", "table"],
 )
 def test_attack_on_the_joint_release(design: Design | None) -> None:
     """The exact likelihood ratio of whole releases, before rounding, for neighbours at every tick.
 
-    Releases are made from rare noise (wider than what is drawn), where ratios are the largest. None exceeds e^ε, and
-    some come within 10 % of ε. With a level whose rates are a quarter too large the same attack finds more than ε.
+    Releases are made from rare noise (wider than what is drawn), where ratios are the largest. None
+    exceeds e^ε, and some come within 10 % of ε. With a level whose rates are a quarter too large
+    the same attack finds more than ε.
     """
     T = 8 if design is None else math.prod(design.branching)
     bridge, epsilon = Bridge(T, design), 1.0
@@ -71,7 +75,8 @@ def test_attack_on_the_joint_release(design: Design | None) -> None:
 
 
 def test_the_likelihood_of_the_attack_is_the_right_one() -> None:
-    """Summed over all releases that round to the same whole numbers, it is the frequency of simulated ones."""
+    """Summed over all releases that round to the same whole numbers, it is the frequency of
+    simulated ones."""
     bridge = Bridge(4, Design((2, 2), ((0.3, -0.2, 0.1, 0.0),)))
     noise = bridge_noise(bridge, 6.0, 1.0, 1.0, 60_000, SECRET)
     rates = rates_of(bridge, noise)
@@ -83,14 +88,21 @@ def test_the_likelihood_of_the_attack_is_the_right_one() -> None:
     found = [log_likelihood(bridge, rates, distinct[:, i], zero) for i in top]
     for i, value in zip(top, found, strict=True):
         expected = seen[top[0]] * math.exp(value - found[0])
-        assert seen[i] == pytest.approx(expected, abs=6 * math.sqrt(expected) + 6 * math.sqrt(seen[top[0]]) * 0.1)
+        assert seen[i] == pytest.approx(
+            expected, abs=6 * math.sqrt(expected) + 6 * math.sqrt(seen[top[0]]) * 0.1
+        )
 
 
 @pytest.mark.parametrize("horizon", [5, 24, 365, 5000])
 def test_rates_that_are_drawn_add_up_to_at_most_epsilon(horizon: int) -> None:
     """Fractions of the doubles that go to the sampler, along the path of every leaf."""
     bridge = Bridge(horizon)
-    for epsilon, l1, grid in ((1.0, 1.0, 1.0), (0.1, 0.7, 0.1), (1 / 3, 3.0, 0.01), (20.0, 1.0, 1.0)):
+    for epsilon, l1, grid in (
+        (1.0, 1.0, 1.0),
+        (0.1, 0.7, 0.1),
+        (1 / 3, 3.0, 0.01),
+        (20.0, 1.0, 1.0),
+    ):
         noise = bridge_noise(bridge, epsilon, l1, grid, 1, SECRET)
         units = round(l1 / grid)
         assert Fraction(noise.unit) * UNITS * units <= Fraction(epsilon)
@@ -98,11 +110,15 @@ def test_rates_that_are_drawn_add_up_to_at_most_epsilon(horizon: int) -> None:
         ticks = np.arange(1, horizon + 1) if horizon < 1000 else np.arange(1, horizon + 1, 97)
         paths: list[list[float]] = [[] for _ in ticks]
         for _, _, split, row, child in bridge._descend(ticks):
-            for path, rate in zip(paths, noise.rates(split.shares[row, child]).tolist(), strict=True):
+            for path, rate in zip(
+                paths, noise.rates(split.shares[row, child]).tolist(), strict=True
+            ):
                 path.append(rate)
         assert all(sum(map(Fraction, path)) * units <= Fraction(epsilon) for path in paths)
     for shares in (1, 3, 2**24 - 1):
-        assert Fraction(shares * unit_rate(1.0, 3.0, 1.0, UNITS)) == shares * Fraction(unit_rate(1.0, 3.0, 1.0, UNITS))
+        assert Fraction(shares * unit_rate(1.0, 3.0, 1.0, UNITS)) == shares * Fraction(
+            unit_rate(1.0, 3.0, 1.0, UNITS)
+        )
 
 
 def stream(tree: Bridge, cells: int = 2, epsilon: float = 1.0) -> PureStream:
@@ -135,23 +151,30 @@ def test_any_split_any_tick_alone_and_any_restore_give_the_same_noise(horizon: i
 
 
 def test_wide_integers_give_the_same_numbers() -> None:
-    """64 bits are enough for the noise of a year; the same numbers times 2^44 need more, and give the same."""
+    """64 bits are enough for the noise of a year; the same numbers times 2^44 need more, and give
+    the same."""
     tree = Bridge(365)
     plain = bridge_noise(tree, 1.0, 1.0, 1.0, 3, SECRET)
     want = plain.rows(1, 365)
 
     class Wide(TreeNoise):
-        def draw(self, nodes: np.ndarray, shares: np.ndarray, cells: slice = slice(None)) -> np.ndarray:
+        def draw(
+            self, nodes: np.ndarray, shares: np.ndarray, cells: slice = slice(None)
+        ) -> np.ndarray:
             return super().draw(nodes, shares, cells) << self.more
 
     for more in (20, 44):
         wide = bridge_noise(tree, 1.0, 1.0, 1.0, 3, SECRET)
         wide.__class__, wide.more = Wide, more  # type: ignore[attr-defined]
         nodes, weights, shares = tree.matrix(np.arange(1, 366))
-        whole = np.asarray(weights.astype(object) @ plain.draw(nodes, shares).astype(object) << more)
+        whole = np.asarray(
+            weights.astype(object) @ plain.draw(nodes, shares).astype(object) << more
+        )
         assert (wide.rows(1, 365) == round_to_grid(whole, tree.bits, wide._up)).all()
     assert (np.concatenate([plain.rows(t, 1) for t in range(1, 366)]) == want).all()
-    assert abs(int(bridge_noise(Bridge(2**36), 1e-6, 1.0, 1.0, 1, SECRET).rows(2**35, 1)[0, 0])) > 1e6
+    assert (
+        abs(int(bridge_noise(Bridge(2**36), 1e-6, 1.0, 1.0, 1, SECRET).rows(2**35, 1)[0, 0])) > 1e6
+    )
     with pytest.raises(ParameterError, match="coarser grid"):
         bridge_noise(Bridge(2**20), 1e-11, 1.0, 1.0, 1, SECRET)
 
@@ -172,7 +195,8 @@ def test_wide_integers_give_the_same_numbers() -> None:
     ids=lambda one: one.name if isinstance(one, Bridge) else str(one),
 )
 def test_noise_is_the_rows_times_the_numbers(tree: Bridge, first: int, count: int) -> None:
-    """In whole numbers, also at the largest that 64 bits are said to hold; `rows` is what the proof is about."""
+    """In whole numbers, also at the largest that 64 bits are said to hold; `rows` is what the proof
+    is about."""
     ticks = np.arange(first, first + count)
     nodes, weights, shares = tree.matrix(ticks)
     levels = tree.levels_of(ticks)
@@ -186,11 +210,14 @@ def test_noise_is_the_rows_times_the_numbers(tree: Bridge, first: int, count: in
     for size in (10, most):
         numbers = source.integers(-size, size, (len(nodes), 5), endpoint=True)
         numbers[:, 0], numbers[:, 1] = size, np.where(np.arange(len(nodes)) % 2, size, -size)
-        assert (tree.noise(levels, numbers) == weights.astype(object) @ numbers.astype(object)).all()
+        assert (
+            tree.noise(levels, numbers) == weights.astype(object) @ numbers.astype(object)
+        ).all()
 
 
 def test_a_row_of_a_bridge_takes_a_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Noise comes from both ends of a block; a product with each of its nodes takes ten times as long."""
+    """Noise comes from both ends of a block; a product with each of its nodes takes ten times as
+    long."""
     noise = bridge_noise(Bridge(10_000), 1.0, 1.0, 1.0, 2, SECRET)
     want = noise.sums(noise.tree.rows(np.arange(1, 501)))
     monkeypatch.setattr(Bridge, "rows", None)
@@ -198,15 +225,22 @@ def test_a_row_of_a_bridge_takes_a_few_steps(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_rounding_commutes_with_whole_numbers() -> None:
-    """Halves go up or down as the cell's coin says, never as the number itself says; also at the ends of 64 bits."""
+    """Halves go up or down as the cell's coin says, never as the number itself says; also at the
+    ends of 64 bits."""
     x, half = np.arange(-4096, 4097), Fraction(1, 2)
     up, down = np.ones(len(x), np.int8), np.zeros(len(x), np.int8)
     for numbers in (x, x.astype(object)):
-        assert round_to_grid(numbers, 6, up).tolist() == [math.floor(Fraction(int(v), 64) + half) for v in x]
-        assert round_to_grid(numbers, 6, down).tolist() == [math.ceil(Fraction(int(v), 64) - half) for v in x]
+        assert round_to_grid(numbers, 6, up).tolist() == [
+            math.floor(Fraction(int(v), 64) + half) for v in x
+        ]
+        assert round_to_grid(numbers, 6, down).tolist() == [
+            math.ceil(Fraction(int(v), 64) - half) for v in x
+        ]
     for whole in (1, -3, 2**40 + 1):
         for coin in (up, down):
-            assert (round_to_grid(x + (whole << 6), 6, coin) == whole + round_to_grid(x, 6, coin)).all()
+            assert (
+                round_to_grid(x + (whole << 6), 6, coin) == whole + round_to_grid(x, 6, coin)
+            ).all()
     assert (round_to_grid(-x, 6, up) == -round_to_grid(x, 6, down)).all()
     ends = np.asarray([2**63 - 1, -(2**63)])
     assert round_to_grid(ends, 6, up[:2]).tolist() == [2**57, -(2**57)]
@@ -214,23 +248,28 @@ def test_rounding_commutes_with_whole_numbers() -> None:
 
 
 def test_coins_are_fair_and_belong_to_cells() -> None:
-    """40,000 coins within 5 standard deviations; the same in any slice of the cells, others under another key."""
+    """40,000 coins within 5 standard deviations; the same in any slice of the cells, others under
+    another key."""
     coins = fair_bits(SECRET, range(40_000))
     assert set(coins.tolist()) == {0, 1}
     assert abs(int(coins.sum()) - 20_000) < 5 * 100
     assert (fair_bits(SECRET, range(700, 70_000))[: 40_000 - 700] == coins[700:]).all()
     other = fair_bits(SECRET.derive("other"), range(40_000))
     assert abs(int((coins ^ other).sum()) - 20_000) < 5 * 100
-    numbers = bridge_noise(Bridge(8), 0.1, 1.0, 1.0, 40_000, SECRET).draw(np.arange(2), np.full(2, UNITS // 2))
+    numbers = bridge_noise(Bridge(8), 0.1, 1.0, 1.0, 40_000, SECRET).draw(
+        np.arange(2), np.full(2, UNITS // 2)
+    )
     for row in numbers:
         assert abs(int(((row & 1) ^ fair_bits(SECRET, range(40_000))).sum()) - 20_000) < 5 * 100
 
 
 @pytest.mark.parametrize("horizon", [24, 365])
 def test_rounded_noise_has_mean_zero(horizon: int) -> None:
-    """Over 20,000 cells, within 5 standard errors, at the ticks where half of all numbers are halves.
+    """Over 20,000 cells, within 5 standard errors, at the ticks where half of all numbers are
+    halves.
 
-    If these all went up, the mean would be a quarter: the numbers of both ways lie half a unit apart.
+    If these all went up, the mean would be a quarter: the numbers of both ways lie half a unit
+    apart.
     """
     tree = Bridge(horizon)
     noise = bridge_noise(tree, 1.0, 1.0, 1.0, 20_000, SECRET)
@@ -248,10 +287,12 @@ def test_rounded_noise_has_mean_zero(horizon: int) -> None:
 
 @pytest.mark.parametrize("epsilon", [0.5, 3.0, 20.0])
 def test_std_is_the_measured_one(epsilon: float) -> None:
-    """20,000 cells as independent streams of 40 ticks, within 6 standard errors of the sample's own fourth moment.
+    """20,000 cells as independent streams of 40 ticks, within 6 standard errors of the sample's own
+    fourth moment.
 
-    Near the width of the grid (ε = 3) the rounding is not independent of the noise, and the stated std an upper one.
-    Fractions of narrower noise (ε = 20) would be rounded away, and stds be off by a factor of up to 7: so it has none.
+    Near the width of the grid (ε = 3) the rounding is not independent of the noise, and the stated
+    std an upper one. Fractions of narrower noise (ε = 20) would be rounded away, and stds be off by
+    a factor of up to 7: so it has none.
     """
     query = Histogram(20_000)
     run = Stream(query, Budget(epsilon, 0.0), 40, "bridge", secret=SECRET)
@@ -286,7 +327,8 @@ def test_a_new_pure_stream_runs_on_the_bridge_and_restores() -> None:
 
 
 def test_the_key_of_a_bridge_belongs_to_its_declaration() -> None:
-    """Other declarations on one secret have other noise, and a second live stream of the same one is refused."""
+    """Other declarations on one secret have other noise, and a second live stream of the same one
+    is refused."""
     secret = SECRET.derive("declared")
     stream = Stream(Count(), Budget(1.0, 0.0), 50, secret=secret)
     data = unpack(stream.snapshot())

@@ -1,4 +1,5 @@
-"""Noise of the endless bridge end to end: an attack on joint releases, coefficients, random access, dumps, stds."""
+"""Noise of the endless bridge end to end: an attack on joint releases, coefficients, random access,
+dumps, stds."""
 
 from __future__ import annotations
 
@@ -29,11 +30,15 @@ SECRET = Secret.from_hex("9" * 64)
 TREE = EndlessBridge()
 
 
-def joint_likelihood(rates: list[list[np.ndarray]], released: list[np.ndarray], counts: np.ndarray) -> float:
-    """ln P(release of the ticks of epochs 0 and 1), up to a constant; `released` in units of 2^−bits, per epoch.
+def joint_likelihood(
+    rates: list[list[np.ndarray]], released: list[np.ndarray], counts: np.ndarray
+) -> float:
+    """ln P(release of the ticks of epochs 0 and 1), up to a constant; `released` in units of
+    2^−bits, per epoch.
 
-    At the end of an epoch the noise is that of its total alone, so an epoch's release less the last release of the
-    epoch before depends on the epoch's own events and nodes only: the likelihood is a product over epochs.
+    At the end of an epoch the noise is that of its total alone, so an epoch's release less the last
+    release of the epoch before depends on the epoch's own events and nodes only: the likelihood is
+    a product over epochs.
     """
     return sum(
         log_likelihood(TREE.tree(epoch), rates[epoch], released[epoch], np.cumsum(part))
@@ -42,14 +47,21 @@ def joint_likelihood(rates: list[list[np.ndarray]], released: list[np.ndarray], 
 
 
 def test_attack_on_the_joint_release() -> None:
-    """The exact likelihood ratio of the first 256 releases, before rounding, for neighbours at many ticks.
+    """The exact likelihood ratio of the first 256 releases, before rounding, for neighbours at many
+    ticks.
 
-    None exceeds e^ε, and some come within 10 % of ε. With a total that has a quarter more than its rate, in either
-    epoch, the same attack finds more than ε.
+    None exceeds e^ε, and some come within 10 % of ε. With a total that has a quarter more than its
+    rate, in either epoch, the same attack finds more than ε.
     """
     epsilon = 1.0
-    honest = [rates_of(TREE.tree(e), bridge_noise(TREE.tree(e), epsilon, 1.0, 1.0, 1, SECRET)) for e in (0, 1)]
-    planted = [[rate * (2.0 if level == 0 else 1.0) for level, rate in enumerate(epoch)] for epoch in honest]
+    honest = [
+        rates_of(TREE.tree(e), bridge_noise(TREE.tree(e), epsilon, 1.0, 1.0, 1, SECRET))
+        for e in (0, 1)
+    ]
+    planted = [
+        [rate * (2.0 if level == 0 else 1.0) for level, rate in enumerate(epoch)]
+        for epoch in honest
+    ]
     worst = {"honest": [0.0, 0.0], "planted": [0.0, 0.0]}
     rng = np.random.default_rng(4)
     for trial in range(3):
@@ -77,7 +89,8 @@ def endless(cells: int = 2, epsilon: float = 1.0, integers: bool = False) -> Pur
 
 @pytest.mark.parametrize("integers", [False, True])
 def test_rows_are_the_coefficients_times_the_numbers_drawn(integers: bool) -> None:
-    """Rows of L in whole numbers times each epoch's own draws, rounded; and the totals of earlier epochs."""
+    """Rows of L in whole numbers times each epoch's own draws, rounded; and the totals of earlier
+    epochs."""
     tree = EndlessBridge(integers)
     rows = EndlessBridgeNoise(tree, 1.0, 1.0, 1.0, 3, SECRET).rows(1, 400)
     before = np.zeros(3, np.int64)
@@ -87,7 +100,9 @@ def test_rows_are_the_coefficients_times_the_numbers_drawn(integers: bool) -> No
         ticks = np.arange(1, min(int(ENDS[epoch + 1]), 400) - int(ENDS[epoch]) + 1)
         nodes, weights, shares = bridge.coefficients(ticks)
         drawn = inside.draw(nodes.ravel(), shares.ravel()).reshape(*nodes.shape, 3)
-        want = before + round_to_grid(np.einsum("tn,tnc->tc", weights, drawn), bridge.bits, inside._up)
+        want = before + round_to_grid(
+            np.einsum("tn,tnc->tc", weights, drawn), bridge.bits, inside._up
+        )
         assert (rows[ENDS[epoch] : ENDS[epoch] + len(ticks)] == want).all()
         before = before + inside.draw(np.zeros(1, np.int64), bridge.top_shares)[0]
         if len(ticks) == ENDS[epoch + 1] - ENDS[epoch]:
@@ -121,16 +136,21 @@ def test_any_split_any_tick_alone_and_any_restore_give_the_same_noise() -> None:
 
 
 def test_rates_that_are_drawn_add_up_to_at_most_epsilon() -> None:
-    """Fractions of the doubles that go to the sampler, along paths of every epoch, its total included."""
+    """Fractions of the doubles that go to the sampler, along paths of every epoch, its total
+    included."""
     for epsilon, l1, grid in ((1.0, 1.0, 1.0), (0.1, 0.7, 0.1), (20.0, 1.0, 1.0)):
         units = round(l1 / grid)
         for epoch in range(len(ENDS) - 1):
             noise = bridge_noise(TREE.tree(epoch), epsilon, l1, grid, 1, SECRET)
             assert Fraction(noise.unit) * UNITS * units <= Fraction(epsilon)
-            ticks = np.unique(np.linspace(1, int(ENDS[epoch + 1] - ENDS[epoch]), 40).astype(np.int64))
+            ticks = np.unique(
+                np.linspace(1, int(ENDS[epoch + 1] - ENDS[epoch]), 40).astype(np.int64)
+            )
             paths: list[list[float]] = [[] for _ in ticks]
             for _, _, split, row, child in TREE.tree(epoch)._descend(ticks):
-                for path, rate in zip(paths, noise.rates(split.shares[row, child]).tolist(), strict=True):
+                for path, rate in zip(
+                    paths, noise.rates(split.shares[row, child]).tolist(), strict=True
+                ):
                     path.append(rate)
             assert all(sum(map(Fraction, path)) * units <= Fraction(epsilon) for path in paths)
     with pytest.raises(ParameterError, match="coarser grid"):
@@ -139,7 +159,8 @@ def test_rates_that_are_drawn_add_up_to_at_most_epsilon() -> None:
 
 @pytest.mark.parametrize("epsilon", [0.5, 6.0])
 def test_std_is_the_measured_one(epsilon: float) -> None:
-    """20,000 cells as independent streams of 40 ticks, within 6 standard errors of the sample's own fourth moment."""
+    """20,000 cells as independent streams of 40 ticks, within 6 standard errors of the sample's own
+    fourth moment."""
     run = Stream(Histogram(20_000), Budget(epsilon, 0.0), None, secret=SECRET)
     assert run.factorization.name == "endless-bridge"
     assert run._parameters.noise.stream.rounded == (epsilon < 4)

@@ -1,4 +1,5 @@
-"""The proved error of exact noise: measured errors stay below it, lost bits are caught, and its price in δ is tiny."""
+"""The proved error of exact noise: measured errors stay below it, lost bits are caught, and its
+price in δ is tiny."""
 
 from __future__ import annotations
 
@@ -28,7 +29,13 @@ from evercount.factorizations import (
     Unbounded,
 )
 from evercount.factorizations.blend import Blend, BlendFilter
-from evercount.mechanisms.exact.arithmetic import TreeKernel, kernel, make_kernel, numeric_delta, numeric_horizon
+from evercount.mechanisms.exact.arithmetic import (
+    TreeKernel,
+    kernel,
+    make_kernel,
+    numeric_delta,
+    numeric_horizon,
+)
 from evercount.mechanisms.exact.filter_numbers import BLOCK_TICKS
 from evercount.noise import ExactNoise, Secret
 
@@ -43,8 +50,8 @@ WEIGHTED = BlendFilter(
     (0.375, 0.125, 0.25, -0.0625, 0.03125, 0.0625, -0.03125, 0.125, 0.03125, -0.0625),
 )
 ROUNDED = [
-    Balanced(TICKS), Normalized(TICKS), Unbounded(), SquareRoot(TICKS), Honaker(TICKS), HonakerFull(TICKS),
-    Blend(TICKS, LONG_MEMORY), Blend(None, LONG_MEMORY), Blend(TICKS, WEIGHTED),
+    Balanced(TICKS), Normalized(TICKS), Unbounded(), SquareRoot(TICKS), Honaker(TICKS),
+    HonakerFull(TICKS), Blend(TICKS, LONG_MEMORY), Blend(None, LONG_MEMORY), Blend(TICKS, WEIGHTED),
 ]  # fmt: skip
 EXACT = [Direct(TICKS), BinaryTree(TICKS), Optimal(TICKS)]
 
@@ -100,7 +107,9 @@ def test_planted_loss_of_40_bits_is_caught(f: Factorization, where: str) -> None
     elif isinstance(made, TreeKernel):
         made.weights = [cut(v) for v in made.weights]
     else:
-        part = {"response": np.s_[:, :BLOCK_TICKS], "readout": np.s_[:, BLOCK_TICKS:]}.get(where, np.s_[:])
+        part = {"response": np.s_[:, :BLOCK_TICKS], "readout": np.s_[:, BLOCK_TICKS:]}.get(
+            where, np.s_[:]
+        )
         field = where if where in ("feed", "decay") else "output"
         new = getattr(made.constants, field).copy()
         new[part] = np.vectorize(cut, otypes=[object])(new[part])
@@ -108,7 +117,9 @@ def test_planted_loss_of_40_bits_is_caught(f: Factorization, where: str) -> None
     assert measured(f, made) > made.error(TICKS)
 
 
-@pytest.mark.parametrize("f", [Balanced(LONG), Unbounded(), SquareRoot(LONG), HonakerFull(LONG)], ids=name)
+@pytest.mark.parametrize(
+    "f", [Balanced(LONG), Unbounded(), SquareRoot(LONG), HonakerFull(LONG)], ids=name
+)
 def test_error_over_many_ticks(f: Factorization) -> None:
     # against the same recurrence with 66 bits more, whose own error is then nothing
     rows: list[list[int]] = []
@@ -149,21 +160,33 @@ def test_chance_of_a_rounding_boundary() -> None:
             k = np.arange(0, int(8 * sigma) + 2) + 0.5
             chance = 2 * float(np.sum(norm.cdf((k + h) / sigma) - norm.cdf((k - h) / sigma)))
             assert chance <= 4 * h
-    assert 2 * (norm.cdf(0.501 / 0.5) - norm.cdf(0.499 / 0.5)) > 1.9e-3  # most of 2h comes from one boundary
+    # most of 2h comes from one boundary
+    assert 2 * (norm.cdf(0.501 / 0.5) - norm.cdf(0.499 / 0.5)) > 1.9e-3
 
 
-# -- the price in δ ---------------------------------------------------------------------------------------------------
+# -- the price in δ --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("horizon", "cells"), [(2**16, 1), (2**16, 1000), (10**8, 1)])
-@pytest.mark.parametrize("kind", [Balanced, Normalized, SquareRoot, Direct, BinaryTree, Honaker, HonakerFull])
+@pytest.mark.parametrize(
+    "kind", [Balanced, Normalized, SquareRoot, Direct, BinaryTree, Honaker, HonakerFull]
+)
 @pytest.mark.parametrize("scale", [0.01, 40.0])
-def test_price_is_below_2_to_minus_60(kind: type[Any], horizon: int, cells: int, scale: float) -> None:
+def test_price_is_below_2_to_minus_60(
+    kind: type[Any], horizon: int, cells: int, scale: float
+) -> None:
     assert 0 < numeric_delta(kind(horizon), scale, cells, 1.0, horizon) <= 2.0**-60
 
 
 def test_price_grows_with_everything_it_should() -> None:
-    for f in (Balanced(2**16), Unbounded(), SquareRoot(2**16), Honaker(2**16), HonakerFull(2**16), Direct(2**16)):
+    for f in (
+        Balanced(2**16),
+        Unbounded(),
+        SquareRoot(2**16),
+        Honaker(2**16),
+        HonakerFull(2**16),
+        Direct(2**16),
+    ):
         base = numeric_delta(f, 6.0, 10, 1.0, 1000)
         assert base < numeric_delta(f, 6.0, 11, 1.0, 1000)
         assert base < numeric_delta(f, 6.0, 10, 1.1, 1000)
@@ -187,7 +210,8 @@ def test_bits_depend_on_the_factorization_alone() -> None:
     assert all(kernel(f).bits % 22 == 0 for f in ROUNDED)
     for f in (Balanced(2**16), Unbounded(), Honaker(2**16), HonakerFull(2**16)):
         prices = [numeric_delta(f, 1.05**k, 10, 1.0, 1000) for k in range(-200, 200)]
-        assert all(a < b for a, b in pairwise(prices))  # a price for a larger scale covers a smaller one
+        # a price for a larger scale covers a smaller one
+        assert all(a < b for a, b in pairwise(prices))
 
 
 def test_horizon_of_an_endless_stream() -> None:
@@ -196,7 +220,11 @@ def test_horizon_of_an_endless_stream() -> None:
         ticks = numeric_horizon(f, 6.0, cells, 1.0, cap)
         assert ticks >= least
         assert ticks & (ticks - 1) == 0
-        assert numeric_delta(f, 6.0, cells, 1.0, ticks) <= cap < numeric_delta(f, 6.0, cells, 1.0, 2 * ticks)
+        assert (
+            numeric_delta(f, 6.0, cells, 1.0, ticks)
+            <= cap
+            < numeric_delta(f, 6.0, cells, 1.0, 2 * ticks)
+        )
     assert numeric_horizon(Balanced(1000), 6.0, 1, 1.0, cap) == 1000
     assert numeric_horizon(f, 6.0, 1, 1.0, 1e-12) > numeric_horizon(f, 6.0, 1, 1.0, cap)
     with pytest.raises(ParameterError, match="coarser grid"):

@@ -1,4 +1,5 @@
-"""Golden vectors of exact noise: numbers that were released stay the same, bit for bit, whatever computes them."""
+"""Golden vectors of exact noise: numbers that were released stay the same, bit for bit, whatever
+computes them."""
 
 from __future__ import annotations
 
@@ -31,11 +32,22 @@ GOLDEN = Path(__file__).parent / "golden"
 SECRET = Secret.from_hex("a7" * 32)
 KINDS: dict[str, type[Any]] = {
     kind.name: kind
-    for kind in (Balanced, Normalized, Unbounded, SquareRoot, Direct, BinaryTree, Honaker, HonakerFull, Optimal)
+    for kind in (
+        Balanced,
+        Normalized,
+        Unbounded,
+        SquareRoot,
+        Direct,
+        BinaryTree,
+        Honaker,
+        HonakerFull,
+        Optimal,
+    )
 }
 NUMBERS = json.loads((GOLDEN / "exact_noise_numbers.json").read_text())
 HUNDRED_MILLION = json.loads((GOLDEN / "exact_noise_hundred_million.json").read_text())
-"""1.1·10^8 numbers over all factorizations: digests from a program that computed all of them with integers."""
+"""1.1·10^8 numbers over all factorizations: digests from a program that computed all of them with
+integers."""
 SNAPSHOTS = sorted(GOLDEN.glob("exact_noise_snapshot_*.json"))
 
 
@@ -55,15 +67,19 @@ def title(entry: Any) -> str:
 
 
 def in_soak(entry: dict[str, Any]) -> Any:
-    """Long and wide streams of the other factorizations walk the branches of `balanced` and of shorter ones."""
+    """Long and wide streams of the other factorizations walk the branches of `balanced` and of
+    shorter ones."""
     long = entry["cells"] * entry["ticks"] >= 50_000 and entry["name"] != "balanced"
-    long |= entry["name"] == "optimal" and entry["ticks"] == 600  # its 700 ticks are there with 70, 96 and 200
+    # its 700 ticks are there with 70, 96 and 200
+    long |= entry["name"] == "optimal" and entry["ticks"] == 600
     return pytest.param(entry, marks=pytest.mark.soak) if long else entry
 
 
 @pytest.mark.parametrize("entry", [in_soak(entry) for entry in NUMBERS], ids=title)
 def test_golden_numbers(entry: dict[str, Any]) -> None:
-    stream = ExactStream(factorization(entry), entry["scale"], entry["cells"], SECRET, entry["first_cell"])
+    stream = ExactStream(
+        factorization(entry), entry["scale"], entry["cells"], SECRET, entry["first_cell"]
+    )
     noise = stream.take(entry["ticks"])
     assert noise[:2, 0].tolist() == entry["first"]
     assert noise[-1, -1] == entry["last"]
@@ -77,7 +93,8 @@ def test_golden_snapshots_continue(path: Path) -> None:
     engine = factorization(entry)
     here = ExactStream(engine, entry["scale"], entry["cells"], SECRET).dump()["fingerprint"]
     if entry["name"] == "optimal" and here != dumped["fingerprint"]:
-        # solved in floating point: the matrix library of another processor gives other last digits, which is refused
+        # solved in floating point: the matrix library of another processor gives other last digits,
+        # which is refused
         with pytest.raises(SnapshotError, match="other public parameters"):
             ExactStream.load(engine, entry["scale"], entry["cells"], dumped)
         dumped["fingerprint"] = here  # and these digits are below what is released
@@ -90,7 +107,9 @@ def test_golden_snapshots_continue(path: Path) -> None:
 @pytest.mark.soak
 @pytest.mark.parametrize("entry", HUNDRED_MILLION, ids=title)
 def test_a_hundred_million_numbers(entry: dict[str, Any]) -> None:
-    stream = ExactStream(factorization(entry), entry["scale"], entry["cells"], Secret.from_hex("d9" * 32))
+    stream = ExactStream(
+        factorization(entry), entry["scale"], entry["cells"], Secret.from_hex("d9" * 32)
+    )
     found = hashlib.sha256()
     while stream.tick < entry["ticks"]:
         noise = stream.take(min(2**21 // entry["cells"], entry["ticks"] - stream.tick))

@@ -1,4 +1,5 @@
-"""Exact noise as a stream: one number per (secret, tick, cell), whatever the calls, the cells or the restarts."""
+"""Exact noise as a stream: one number per (secret, tick, cell), whatever the calls, the cells or
+the restarts."""
 
 from __future__ import annotations
 
@@ -59,7 +60,7 @@ def name(value: Any) -> str:
     return f"{value.name}-{value.horizon}"
 
 
-# -- an independent exact reference ----------------------------------------------------------------------------------
+# -- an independent exact reference ----------------------------------------------------------------
 
 
 def series(tops: Any, roots: Any, count: int) -> list[Fraction]:
@@ -98,7 +99,8 @@ def whole(values: list[Fraction]) -> tuple[list[int], int]:
 
 
 def honaker_full(height: int, ticks: int, nodes: int) -> list[list[Fraction]]:
-    """L of `honaker-full` tick by tick, with roots to 2^−500: the mean of a node's ends and a fresh normal."""
+    """L of `honaker-full` tick by tick, with roots to 2^−500: the mean of a node's ends and a fresh
+    normal."""
 
     def unit(draw: int, square: Fraction) -> list[Fraction]:
         root = Fraction(isqrt(square.numerator * 4**500 // square.denominator), 2**500)
@@ -126,7 +128,9 @@ def exact_left(f: Factorization, ticks: int) -> tuple[list[list[int]], int]:
         n, below_n = whole([line(f.weights.n, t) for t in range(ticks)])
         sums = [[0] * ticks]
         for t in range(ticks):
-            sums.append([sums[-1][j] + (n[t] * g[t - j] * eta[j] if j <= t else 0) for j in range(ticks)])
+            sums.append(
+                [sums[-1][j] + (n[t] * g[t - j] * eta[j] if j <= t else 0) for j in range(ticks)]
+            )
         return sums[1:], below * below_eta * below_n
     if isinstance(f, SquareRoot):
         h, below = whole(series(f.filter.zero_lack, f.filter.pole_lack, ticks))
@@ -136,7 +140,9 @@ def exact_left(f: Factorization, ticks: int) -> tuple[list[list[int]], int]:
         return [entries[t * ticks : (t + 1) * ticks] for t in range(ticks)], below
     nodes = f.draws(0, ticks)
     if isinstance(f, HonakerFull):
-        entries, below = whole([value for row in honaker_full(f.height, ticks, nodes) for value in row])
+        entries, below = whole(
+            [value for row in honaker_full(f.height, ticks, nodes) for value in row]
+        )
         return [entries[t * nodes : (t + 1) * nodes] for t in range(ticks)], below
     assert isinstance(f, Honaker)
     rows: list[list[Fraction]] = []
@@ -168,7 +174,10 @@ def test_equals_exact_rational_evaluation(kind: type[Any], horizon: int) -> None
     left, below = exact_left(f, horizon)
     unit = Fraction(SCALE) / below / 2**128
     want = [
-        [floor(unit * sum(map(mul, row, z[:, cell].tolist())) + Fraction(1, 2)) for cell in range(cells)]
+        [
+            floor(unit * sum(map(mul, row, z[:, cell].tolist())) + Fraction(1, 2))
+            for cell in range(cells)
+        ]
         for row in left
     ]
     got = ExactStream(f, SCALE, cells, SECRET).take(horizon)
@@ -186,7 +195,7 @@ def test_agrees_with_the_float_path(f: Factorization) -> None:
     assert np.abs(got - floats).max() > 0
 
 
-# -- one noise, however it is taken ----------------------------------------------------------------------------------
+# -- one noise, however it is taken ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("f", every(), ids=name)
@@ -205,7 +214,9 @@ def test_any_split_and_restore_at_any_tick(f: Factorization, cells: int) -> None
         assert np.array_equal(np.concatenate(rows), whole)
 
 
-@pytest.mark.parametrize("f", [Balanced(100), Unbounded(), Honaker(100), HonakerFull(100), Optimal(100)], ids=name)
+@pytest.mark.parametrize(
+    "f", [Balanced(100), Unbounded(), Honaker(100), HonakerFull(100), Optimal(100)], ids=name
+)
 def test_restore_at_every_tick(f: Factorization) -> None:
     whole = ExactStream(f, SCALE, 2, SECRET).take(100)
     stream = ExactStream(f, SCALE, 2, SECRET)
@@ -255,7 +266,7 @@ def test_other_secret_cell_or_tick_is_other_noise() -> None:
     assert np.abs(np.corrcoef(steps[1:, 0], steps[:-1, 0])[0, 1]) < 0.12
 
 
-# -- refusals ---------------------------------------------------------------------------------------------------------
+# -- refusals --------------------------------------------------------------------------------------
 
 
 def test_past_the_horizon() -> None:
@@ -300,14 +311,17 @@ def test_foreign_and_damaged_snapshots(cells: int) -> None:
     stream = ExactStream(f, SCALE, cells, SECRET)
     stream.take(50)
     good = stream.dump()
-    for other, scale, count in [(Balanced(101), SCALE, cells), (Normalized(100), SCALE, cells), (f, 3.8, cells),
+    for other, scale, count in [(Balanced(101), SCALE, cells), (Normalized(100), SCALE, cells),
+                                (f, 3.8, cells),
                                 (f, SCALE, cells + 1)]:  # fmt: skip
         with pytest.raises(SnapshotError):
             ExactStream.load(other, scale, count, good)
-    for key, value in [("tick", 101), ("tick", -1), ("bits", 110), ("format", 2), ("secret", "00"), ("state", None),
-                       ("fingerprint", "0" * 32), ("state", good["state"][:-8]), ("start", 33), ("start", 64),
-                       ("state", "!"), ("state", np.full_like(good["state"], 255)), ("start", None), ("state", 7),
-                       ("first_cell", 2**32), ("rows", good["state"])]:  # fmt: skip
+    for key, value in [("tick", 101), ("tick", -1), ("bits", 110), ("format", 2), ("secret", "00"),
+                       ("state", None),
+                       ("fingerprint", "0" * 32), ("state", good["state"][:-8]), ("start", 33),
+                       ("start", 64), ("state", "!"), ("state", np.full_like(good["state"], 255)),
+                       ("start", None), ("state", 7), ("first_cell", 2**32),
+                       ("rows", good["state"])]:  # fmt: skip
         with pytest.raises(SnapshotError):
             ExactStream.load(f, SCALE, cells, {**good, key: value})
     with pytest.raises(SnapshotError):
@@ -323,7 +337,7 @@ def test_secret_stays_out_of_repr_and_pickle() -> None:
         pickle.dumps(stream)
 
 
-# -- distribution -----------------------------------------------------------------------------------------------------
+# -- distribution ----------------------------------------------------------------------------------
 
 
 def worst_score(noise: np.ndarray[Any, Any], covariance: np.ndarray[Any, Any]) -> float:
@@ -336,7 +350,9 @@ def worst_score(noise: np.ndarray[Any, Any], covariance: np.ndarray[Any, Any]) -
 
 
 @pytest.mark.parametrize(
-    "f", [Balanced(40), Unbounded(), SquareRoot(40), Honaker(40), HonakerFull(40), Optimal(40)], ids=name
+    "f",
+    [Balanced(40), Unbounded(), SquareRoot(40), Honaker(40), HonakerFull(40), Optimal(40)],
+    ids=name,
 )
 def test_covariance_of_released_noise(f: Factorization) -> None:
     # 820 entries: a correct program exceeds 5.5 standard errors with probability below 1e-4.
@@ -345,7 +361,8 @@ def test_covariance_of_released_noise(f: Factorization) -> None:
     left = f.dense(40)[0]
     wanted = scale**2 * left @ left.T + np.eye(40) / 12
     assert worst_score(noise, wanted) < 5.5
-    # negative controls: σ off by 5 %, another factorization, noise repeated from one tick to the next
+    # negative controls: σ off by 5 %, another factorization, noise repeated from one tick to the
+    # next
     assert worst_score(noise * 1.05, wanted) > 5.5
     other = Normalized(40).dense()[0]
     assert worst_score(noise, scale**2 * other @ other.T + np.eye(40) / 12) > 5.5
@@ -355,8 +372,11 @@ def test_covariance_of_released_noise(f: Factorization) -> None:
 
 
 @pytest.mark.parametrize("many", [30, 4000])
-def test_an_interruption_at_any_line_leaves_a_stream_whole(many: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C before any line of `take` and `prepare`: the stream goes on from its tick with the right numbers."""
+def test_an_interruption_at_any_line_leaves_a_stream_whole(
+    many: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C before any line of `take` and `prepare`: the stream goes on from its tick with the
+    right numbers."""
     monkeypatch.setattr(exact_noise, "MANY", many)
     f, cells = Balanced(300), 40
     want, before = ExactStream(f, SCALE, cells, SECRET).take(300), sys.gettrace()
@@ -393,9 +413,14 @@ def test_an_interruption_at_any_line_leaves_a_stream_whole(many: int, monkeypatc
     assert 40 < lines < 1000
 
 
-@pytest.mark.parametrize("f", [Balanced(200), Unbounded(), Honaker(100), HonakerFull(100)], ids=lambda f: f.name)
-def test_dumps_with_rows_go_on_at_every_tick(f: Factorization, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Very many cells keep no state from before a block: dumps hold the rows that are ready. The same numbers."""
+@pytest.mark.parametrize(
+    "f", [Balanced(200), Unbounded(), Honaker(100), HonakerFull(100)], ids=lambda f: f.name
+)
+def test_dumps_with_rows_go_on_at_every_tick(
+    f: Factorization, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Very many cells keep no state from before a block: dumps hold the rows that are ready. The
+    same numbers."""
     want = ExactStream(f, SCALE, 40, SECRET).take(100)
     monkeypatch.setattr(exact_noise, "MANY", 30)
     stream = ExactStream(f, SCALE, 40, SECRET)

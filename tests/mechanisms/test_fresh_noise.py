@@ -1,4 +1,5 @@
-"""Fresh noise: new on every tick, Gaussian and Laplace; restores, parts of cells, its law, and what it costs."""
+"""Fresh noise: new on every tick, Gaussian and Laplace; restores, parts of cells, its law, and what
+it costs."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ GAUSSIAN, PURE = Budget(1.0, 1e-6), Budget(1.0, 0.0)
 
 @pytest.mark.parametrize("budget", [GAUSSIAN, PURE], ids=["gaussian", "laplace"])
 def test_ticks_are_independent_with_the_stated_std(budget: Budget) -> None:
-    """4,000 cells as independent streams; noise of the running total, or shared by two ticks, is caught."""
+    """4,000 cells as independent streams; noise of the running total, or shared by two ticks, is
+    caught."""
     cells, ticks = 4000, 6
     stream = Stream(Histogram(cells), budget, None, "fresh", secret=SECRET)
     releases = stream.run_totals(np.zeros((ticks, cells), np.int64))
@@ -41,14 +43,22 @@ def test_a_day_has_the_noise_of_a_beginners_loop() -> None:
     """ε = 1, δ = 0: one day 1.36, seven days 3.6, whatever the length of the stream."""
     stream = Stream(Count(), PURE, None, "fresh", secret=SECRET)
     view = stream.run([0] * 20)
-    assert view.per_tick().std[-1, 0] == pytest.approx(math.sqrt(variance(1.0))) == pytest.approx(1.36, abs=0.005)
+    assert (
+        view.per_tick().std[-1, 0]
+        == pytest.approx(math.sqrt(variance(1.0)))
+        == pytest.approx(1.36, abs=0.005)
+    )
     assert view.last(7).std[-1, 0] == pytest.approx(3.59, abs=0.01)
 
 
 @pytest.mark.parametrize("budget", [GAUSSIAN, PURE], ids=["gaussian", "laplace"])
 def test_splits_restores_and_parts_give_the_same_numbers(budget: Budget) -> None:
     totals = np.arange(300 * 5).reshape(300, 5)
-    whole = Stream(Histogram(5), budget, None, "fresh", secret=SECRET, replay=True).run_totals(totals).rows
+    whole = (
+        Stream(Histogram(5), budget, None, "fresh", secret=SECRET, replay=True)
+        .run_totals(totals)
+        .rows
+    )
     stream = Stream(Histogram(5), budget, None, "fresh", secret=SECRET)
     rows = []
     for first, last in ((0, 1), (1, 70), (70, 71), (71, 300)):
@@ -63,11 +73,14 @@ def test_splits_restores_and_parts_give_the_same_numbers(budget: Budget) -> None
 
 
 def test_only_touched_ticks_cost_anything() -> None:
-    """An event touches one tick, whatever the number of ticks: the others have one law for both neighbours."""
+    """An event touches one tick, whatever the number of ticks: the others have one law for both
+    neighbours."""
     endless = make_noise(Count(), Fresh(), GAUSSIAN, None, secret=SECRET)
     once = numeric_delta(Direct(2**47), 2 * GAUSSIAN.noise_multiplier(), 1, 1.0, 1)
     assert endless.numeric_delta == pytest.approx(once, rel=1e-6)
-    users = make_noise(Count(), Fresh(), Budget(1.0, 1e-6, unit="user", max_events=9), None, secret=SECRET)
+    users = make_noise(
+        Count(), Fresh(), Budget(1.0, 1e-6, unit="user", max_events=9), None, secret=SECRET
+    )
     assert users.numeric_delta >= 9 * endless.numeric_delta
     graph = make_noise(Edges(4), Fresh(10**6), GAUSSIAN, 10**6, secret=SECRET)
     assert graph.numeric_delta > 10**5 * endless.numeric_delta, "one edge may move later ticks"
@@ -76,7 +89,10 @@ def test_only_touched_ticks_cost_anything() -> None:
 def test_neighbours_agree_but_for_their_tick() -> None:
     """The same secret: what is published per tick differs in the tick of the event alone."""
     one, other = (
-        Stream(Count(), PURE, None, "fresh", secret=SECRET, replay=True).run(data).per_tick().values[:, 0]
+        Stream(Count(), PURE, None, "fresh", secret=SECRET, replay=True)
+        .run(data)
+        .per_tick()
+        .values[:, 0]
         for data in ([5, 5, 5, 5], [5, 5, 6, 5])
     )
     assert (other - one).tolist() == [0, 0, 1, 0]

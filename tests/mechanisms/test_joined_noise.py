@@ -1,4 +1,5 @@
-"""Cells that join have the noise of the stream that had all cells from the start, less that before they joined."""
+"""Cells that join have the noise of the stream that had all cells from the start, less that before
+they joined."""
 
 from __future__ import annotations
 
@@ -13,7 +14,13 @@ from evercount.factorizations.laplace_choice import pure_factorization
 from evercount.mechanisms.composed_noise import FreshStream
 from evercount.mechanisms.exact.exact_noise import ExactStream
 from evercount.mechanisms.laplace_noise import PureStream
-from evercount.mechanisms.noise_stream import Cohort, JoinedNoise, NoiseStream, cohort_states, join_cells
+from evercount.mechanisms.noise_stream import (
+    Cohort,
+    JoinedNoise,
+    NoiseStream,
+    cohort_states,
+    join_cells,
+)
 from evercount.noise import Secret
 
 SECRET = Secret.from_hex("7c" * 32)
@@ -28,7 +35,9 @@ def make(kind: str, cells: int) -> NoiseStream:
     return ExactStream(factorization(kind, T), 5.0, cells, SECRET)
 
 
-@pytest.mark.parametrize("kind", ["balanced", "binary-tree", "fresh", "pure bridge", "pure fresh", "pure pure-tree"])
+@pytest.mark.parametrize(
+    "kind", ["balanced", "binary-tree", "fresh", "pure bridge", "pure fresh", "pure pure-tree"]
+)
 def test_cells_have_the_noise_of_the_whole_stream(kind: str) -> None:
     whole = make(kind, 6).take(T)
     noise = make(kind, 3)
@@ -39,8 +48,12 @@ def test_cells_have_the_noise_of_the_whole_stream(kind: str) -> None:
     noise = _loaded(noise, join_cells(noise, 4, 2), kind)
     rows += [noise.take(1) for _ in range(40, T)]
     assert np.array_equal(np.concatenate([row[:, :3] for row in rows]), whole[:, :3])
-    assert np.array_equal(np.concatenate([row[:, 3] for row in rows[1:]]), whole[33:, 3] - whole[32, 3])
-    assert np.array_equal(np.concatenate([row[:, 4:] for row in rows[2:]]), whole[40:, 4:] - whole[39, 4:])
+    assert np.array_equal(
+        np.concatenate([row[:, 3] for row in rows[1:]]), whole[33:, 3] - whole[32, 3]
+    )
+    assert np.array_equal(
+        np.concatenate([row[:, 4:] for row in rows[2:]]), whole[40:, 4:] - whole[39, 4:]
+    )
 
 
 def _loaded(noise: NoiseStream, state: dict[str, Any], kind: str) -> JoinedNoise:

@@ -1,4 +1,5 @@
-"""Wide exact noise does not give its memory back to the system after every block, to have it cleared again."""
+"""Wide exact noise does not give its memory back to the system after every block, to have it
+cleared again."""
 
 from __future__ import annotations
 
@@ -27,13 +28,18 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) // 6)
 def faults(**environment: str) -> int:
     """Pages that the system had to give for a block of 32 ticks, in a process of its own."""
     given = {**os.environ, **environment}
-    done = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, text=True, check=True, env=given)
+    done = subprocess.run(
+        [sys.executable, "-c", FAULTS], capture_output=True, text=True, check=True, env=given
+    )
     return int(done.stdout)
 
 
 def test_blocks_use_the_memory_of_the_blocks_before() -> None:
     """About 10 pages a block; hundreds where the C library is told to give every block back."""
     if platform.libc_ver()[0] != "glibc":
-        pytest.skip(f"the rule of the allocator is glibc's; this is {platform.libc_ver()[0] or 'another C library'}")
+        pytest.skip(
+            "the rule of the allocator is glibc's; this is "
+            f"{platform.libc_ver()[0] or 'another C library'}"
+        )
     assert faults() < 100
     assert faults(MALLOC_MMAP_THRESHOLD_="131072", MALLOC_TRIM_THRESHOLD_="131072") > 300, "planted"

@@ -1,4 +1,5 @@
-"""Pure privacy end to end: exact ratios of joint releases, l1 sensitivities by enumeration, stds, splits and dumps."""
+"""Pure privacy end to end: exact ratios of joint releases, l1 sensitivities by enumeration, stds,
+splits and dumps."""
 
 from __future__ import annotations
 
@@ -26,17 +27,22 @@ from evercount.queries.histogram import Histogram
 SECRET = Secret.from_hex("8" * 64)
 
 
-def log_probabilities(left: np.ndarray, rate: float, released: np.ndarray, increments: np.ndarray) -> np.ndarray:
-    """ln P(release | increments) up to a constant for rows of releases, by solving for the noise of the nodes."""
+def log_probabilities(
+    left: np.ndarray, rate: float, released: np.ndarray, increments: np.ndarray
+) -> np.ndarray:
+    """ln P(release | increments) up to a constant for rows of releases, by solving for the noise of
+    the nodes."""
     noise = np.linalg.solve(left, (released - np.cumsum(increments)).T)
     return np.asarray(-rate * np.abs(noise).sum(axis=0))
 
 
 @pytest.mark.parametrize(("base", "horizon"), [(2, 3), (2, 4), (3, 3), (3, 4)])
 def test_exact_ratio_of_the_joint_release(base: int, horizon: int) -> None:
-    """All releases on a grid, all neighbours: the ratio never exceeds e^ε and reaches it where a tick is in all levels.
+    """All releases on a grid, all neighbours: the ratio never exceeds e^ε and reaches it where a
+    tick is in all levels.
 
-    With the rate of one level fewer the same enumeration finds a ratio above e^ε (negative control).
+    With the rate of one level fewer the same enumeration finds a ratio above e^ε (negative
+    control).
     """
     tree = DigitTree(horizon, base)
     left, right = tree.dense()
@@ -60,12 +66,17 @@ def test_exact_ratio_of_the_joint_release(base: int, horizon: int) -> None:
 
 
 def test_rates_round_down() -> None:
-    for epsilon, l1, grid, share in ((1.0, 3.0, 1.0, 7), (0.1, 0.7, 0.1, 3), (1 / 3, 1.0, 0.01, 11)):
+    for epsilon, l1, grid, share in (
+        (1.0, 3.0, 1.0, 7),
+        (0.1, 0.7, 0.1, 3),
+        (1 / 3, 1.0, 0.01, 11),
+    ):
         rate = node_rate(epsilon, l1, grid, share)
         assert Fraction(rate) * share * Fraction(l1) / Fraction(grid) <= Fraction(epsilon)
         assert rate == pytest.approx(epsilon * grid / (l1 * share), rel=1e-15)
     for units, grid in itertools.product(range(1, 40), (0.1, 0.01, 0.3, 1 / 3, 0.7)):
-        rate = node_rate(1.0, units * grid, grid, 3)  # units·grid is rounded, the change in units is not
+        # units·grid is rounded, the change in units is not
+        rate = node_rate(1.0, units * grid, grid, 3)
         assert Fraction(rate) * 3 * units <= 1
         assert rate == pytest.approx(1 / (3 * units), rel=1e-15)
     assert node_rate(1e6, 1.0, 1.0, 1) == 64.0
@@ -85,7 +96,9 @@ def single_events(query: Any) -> list[Any]:
         if not query.parameters()["removals"]:
             return [[list(s)] for s in subsets]
         return [
-            [dict(zip(s, signs, strict=True))] for s in subsets for signs in itertools.product((-1, 1), repeat=len(s))
+            [dict(zip(s, signs, strict=True))]
+            for s in subsets
+            for signs in itertools.product((-1, 1), repeat=len(s))
         ]
     return [[value] for value in np.arange(query.low, query.high + query.grid / 2, query.grid)]
 
@@ -106,14 +119,16 @@ QUERIES = [
 
 @pytest.mark.parametrize("query", QUERIES, ids=repr)
 def test_l1_sensitivity_by_enumeration(query: Any) -> None:
-    """Every event against every other one (replace) and against none (add-remove): the declared Δ₁ is the maximum."""
+    """Every event against every other one (replace) and against none (add-remove): the declared Δ₁
+    is the maximum."""
     vectors = [query.encode(None, event)[0] * query.grid for event in single_events(query)]
     nothing = np.zeros(query.cells)
     absent = max(np.abs(v - nothing).sum() for v in vectors)
     other = max(np.abs(a - b).sum() for a in [*vectors, nothing] for b in vectors)
     assert query.l1_sensitivity("add-remove") == pytest.approx(absent)
     if isinstance(query, Sum) and not (isinstance(query, Average) and query.per == "event"):
-        other = query.high - query.low  # a sum's replacement is another value, never a missing event
+        # a sum's replacement is another value, never a missing event
+        other = query.high - query.low
     assert query.l1_sensitivity("replace") == pytest.approx(other)
 
 
@@ -128,7 +143,9 @@ def test_queries_that_declare_no_l1_sensitivity_are_refused() -> None:
 @pytest.mark.parametrize("horizon", [50, None])
 def test_a_pure_stream_runs_restores_and_says_so(horizon: int | None) -> None:
     budget = Budget(1.0, 0.0)
-    whole = Stream(Histogram(["a", "b"]), budget, horizon, secret=SECRET).run([["a"], ["b", "b"], []] * 10)
+    whole = Stream(Histogram(["a", "b"]), budget, horizon, secret=SECRET).run(
+        [["a"], ["b", "b"], []] * 10
+    )
     steps = Stream(Histogram(["a", "b"]), budget, horizon, secret=SECRET)
     for number, events in enumerate([["a"], ["b", "b"], []] * 10):
         if number == 17:
@@ -143,7 +160,9 @@ def stream(tree: Any, cells: int = 2, epsilon: float = 1.0, secret: Secret = SEC
     return PureStream(tree, epsilon, 1.0, 1.0, cells, secret)
 
 
-@pytest.mark.parametrize("name", ["pure-tree", "pure-binary", "pure-tree-3", "pure-hybrid", "pure-hybrid-binary"])
+@pytest.mark.parametrize(
+    "name", ["pure-tree", "pure-binary", "pure-tree-3", "pure-hybrid", "pure-hybrid-binary"]
+)
 def test_any_split_and_any_restore_give_the_same_noise(name: str) -> None:
     tree = pure_factorization(name, None if "hybrid" in name else 300)
     whole = stream(tree).take(300)
@@ -180,10 +199,11 @@ def test_past_the_horizon_is_refused() -> None:
 
 @pytest.mark.parametrize("name", ["pure-tree", "pure-binary", "pure-hybrid", "pure-hybrid-binary"])
 def test_std_is_the_measured_one(name: str) -> None:
-    """4,000 cells as independent streams of 40 ticks: variances within 5 standard errors of the stated ones.
+    """4,000 cells as independent streams of 40 ticks: variances within 5 standard errors of the
+    stated ones.
 
-    Laplace sums have a kurtosis of at most 6, so the variance of a sample variance is below 5·var²/cells. A tree with
-    one level too few would be off by far more.
+    Laplace sums have a kurtosis of at most 6, so the variance of a sample variance is below
+    5·var²/cells. A tree with one level too few would be off by far more.
     """
     tree = pure_factorization(name, None if "hybrid" in name else 40)
     made = build_pure(tree, cells=4000, grid=1.0, l1=1.0, epsilon=0.5, secret=SECRET)
@@ -197,7 +217,8 @@ def test_std_is_the_measured_one(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["pure-hybrid", "pure-hybrid-binary"])
 def test_every_epoch_of_a_hybrid_has_noise_of_its_own(name: str) -> None:
-    """What the second tick of an epoch changes, in 2,000 cells: one key for all epochs would show a correlation."""
+    """What the second tick of an epoch changes, in 2,000 cells: one key for all epochs would show a
+    correlation."""
     rows = stream(pure_factorization(name, None), cells=2000).take(63)
     steps = [rows[1 << epoch] - rows[(1 << epoch) - 1] for epoch in range(1, 6)]
     assert np.abs(np.corrcoef(steps) - np.eye(5)).max() < 5 / math.sqrt(2000)
@@ -213,13 +234,19 @@ def test_hybrid_stds_are_never_too_small() -> None:
             inner.weight([tick - (1 << epoch) + 1])[0]
         ) * variance(node_rate(2.0, 1.0, 1.0, tree.node_share(epoch)))
         stated = (made.sigma * tree.row_norms([tick])[0]) ** 2
-        assert exact <= stated <= exact + (epoch + int(inner.weight([tick - (1 << epoch) + 1])[0])) / 6 + 1e-9
+        assert (
+            exact
+            <= stated
+            <= exact + (epoch + int(inner.weight([tick - (1 << epoch) + 1])[0])) / 6 + 1e-9
+        )
 
 
 def test_build_pure() -> None:
     tree = DigitTree(50)
     one = build_pure(tree, cells=3, grid=0.5, l1=2.0, epsilon=1.0, secret=SECRET)
-    again = build_pure(tree, cells=3, grid=0.5, l1=2.0, epsilon=1.0, dumped=json.loads(json.dumps(one.dump())))
+    again = build_pure(
+        tree, cells=3, grid=0.5, l1=2.0, epsilon=1.0, dumped=json.loads(json.dumps(one.dump()))
+    )
     assert (one.stream.take(50) == again.stream.take(50)).all()
     assert one.sigma == pytest.approx(0.5 * math.sqrt(variance(0.5 / (2 * 6))))
     assert one.limit == 50

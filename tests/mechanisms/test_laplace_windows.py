@@ -1,4 +1,5 @@
-"""Windows under pure privacy: trees without end against dense matrices, exact stds, noise in any pieces, the choice."""
+"""Windows under pure privacy: trees without end against dense matrices, exact stds, noise in any
+pieces, the choice."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ SHAPES = [(3, 1), (3, 2), (3, 3), (5, 2), (5, 3), (7, 2), (9, 2)]
 
 @pytest.mark.parametrize(("base", "levels"), SHAPES)
 def test_every_tick_lies_in_at_most_levels_nodes(base: int, levels: int) -> None:
-    """All nodes that any of 200 prefixes uses: L·R is the running sum, and a column of R has at most `levels` ones."""
+    """All nodes that any of 200 prefixes uses: L·R is the running sum, and a column of R has at
+    most `levels` ones."""
     tree = WindowTree(10, None, base, levels)
     left, right = tree.dense(200)
     assert np.array_equal(left @ right, np.tril(np.ones((200, 200))))
@@ -39,7 +41,9 @@ def test_window_norms_against_dense_matrices(base: int, levels: int, width: int)
     rows = np.vstack([np.zeros(left.shape[1]), left])
     want = [np.linalg.norm(rows[t] - rows[max(t - width, 0)]) for t in range(1, 201)]
     ticks = np.arange(1, 201)
-    assert np.sqrt(tree.apart(np.maximum(ticks - width, 0), ticks)) == pytest.approx(np.asarray(want))
+    assert np.sqrt(tree.apart(np.maximum(ticks - width, 0), ticks)) == pytest.approx(
+        np.asarray(want)
+    )
     assert tree.worst_window() == pytest.approx(max(want))
     assert tree.row_norms(ticks) == pytest.approx(np.linalg.norm(left, axis=1))
     assert tree.worst_row()[1] == pytest.approx(np.linalg.norm(left, axis=1).max())
@@ -92,14 +96,20 @@ def test_the_horizon_and_the_largest_noise_are_kept(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize(
     "tree",
-    [window_tree(5, 60), window_tree(100, 60), WindowTree(24, None, 5, 2), WindowTree(40, 60, 3, 3)],
+    [
+        window_tree(5, 60),
+        window_tree(100, 60),
+        WindowTree(24, None, 5, 2),
+        WindowTree(40, 60, 3, 3),
+    ],
     ids=lambda tree: tree.name,
 )
 def test_published_windows_have_the_stated_std_and_coverage(tree: WindowTree) -> None:
     """6,000 cells as independent streams of 60 ticks, epsilon 0.7.
 
-    Variances of what is published lie within 5 standard errors (kurtosis ≤ 6: the variance of a sample variance is
-    below 5·var²/cells), 90 % intervals cover 90 % less 5 standard errors, and noise that forgets a level is caught.
+    Variances of what is published lie within 5 standard errors (kurtosis ≤ 6: the variance of a
+    sample variance is below 5·var²/cells), 90 % intervals cover 90 % less 5 standard errors, and
+    noise that forgets a level is caught.
     """
     cells, epsilon, width = 6000, 0.7, tree.width
     made = PureStream(tree, epsilon, 1.0, 1.0, cells, SECRET)
@@ -114,14 +124,20 @@ def test_published_windows_have_the_stated_std_and_coverage(tree: WindowTree) ->
     inside = (np.abs(published) <= laplace_factor(0.1) * std[:, np.newaxis]).mean(axis=1)
     assert (inside > 0.9 - 5 * math.sqrt(0.09 / cells)).all()
     planted = std * (tree.levels - 1) / tree.levels
-    assert not (np.abs(published.var(axis=1) / np.maximum(planted, 1e-9) ** 2 - 1) < 5 * math.sqrt(5 / cells)).any()
+    assert not (
+        np.abs(published.var(axis=1) / np.maximum(planted, 1e-9) ** 2 - 1)
+        < 5 * math.sqrt(5 / cells)
+    ).any()
 
 
 def test_the_choice_has_the_least_exact_error() -> None:
-    """Against every base and number of levels for small windows; noise on every tick is best only for short ones."""
+    """Against every base and number of levels for small windows; noise on every tick is best only
+    for short ones."""
     for width, horizon in ((1, None), (10, None), (24, 1000), (100, None), (100, 50), (300, 2000)):
         chosen = window_tree(width, horizon)
-        every = [(3, 1)] + [(b, m) for m in (2, 3, 4) for b in range(3, 60, 2) if b ** (m - 1) <= 4 * width]
+        every = [(3, 1)] + [
+            (b, m) for m in (2, 3, 4) for b in range(3, 60, 2) if b ** (m - 1) <= 4 * width
+        ]
         best = min(m * WindowTree(width, horizon, b, m).worst_window() for b, m in every)
         assert chosen.levels * chosen.worst_window() <= best * 1.03
     assert window_tree(10, None).levels == 1
@@ -145,7 +161,9 @@ def test_a_tree_longer_than_its_numbers_is_refused() -> None:
 
 def test_noise_for_a_budget() -> None:
     tree = window_tree(24, 500)
-    made = make_noise(Count(), tree, Budget(1.0, 0.0, unit="user", max_events=3), 500, secret=SECRET)
+    made = make_noise(
+        Count(), tree, Budget(1.0, 0.0, unit="user", max_events=3), 500, secret=SECRET
+    )
     assert isinstance(made.stream, PureStream)
     assert made.stream.rate == pytest.approx(1 / (3 * tree.levels))
     assert made.numeric_delta == 0.0
@@ -154,7 +172,8 @@ def test_noise_for_a_budget() -> None:
 
 @pytest.mark.parametrize("horizon", [1500, None])
 def test_a_stream_of_windows(horizon: int | None) -> None:
-    """Restored in the middle it goes on identically; stds are exact at every tick; intervals have Laplace tails."""
+    """Restored in the middle it goes on identically; stds are exact at every tick; intervals have
+    Laplace tails."""
     counts = [(7 * t) % 5 for t in range(1500)]
     budget = Budget(1.0, 0.0)
     whole = Stream(Count(), budget, horizon, "pure-window-100", secret=SECRET).run(counts)
@@ -164,7 +183,9 @@ def test_a_stream_of_windows(horizon: int | None) -> None:
             steps = Stream.restore(steps.snapshot())
         assert steps.step(counts[number]).value == whole.values[number]
     tree, view = window_tree(100, horizon), whole.last(100)
-    assert view.std[:, 0] == pytest.approx(steps.sigma * np.sqrt(tree.apart(view.last - 100, view.last)))
+    assert view.std[:, 0] == pytest.approx(
+        steps.sigma * np.sqrt(tree.apart(view.last - 100, view.last))
+    )
     truth = np.convolve(counts, np.ones(100))[99:1500, np.newaxis]
     low, high = view.interval(0.9)
     assert np.mean((low <= truth) & (truth <= high)) > 0.8

@@ -20,12 +20,16 @@ NAMES = [f"n{number}" for number in range(40)]
 def alone(kind: str, horizon: int | None, ticks: int) -> dict[str, np.ndarray]:
     made = {}
     for name in ["", *NAMES]:
-        stream = ExactStream(factorization(kind, horizon), 7.0, 1, SECRET, limit=ticks, names=[name])
+        stream = ExactStream(
+            factorization(kind, horizon), 7.0, 1, SECRET, limit=ticks, names=[name]
+        )
         made[name] = stream.take(ticks)[:, 0]
     return made
 
 
-@pytest.mark.parametrize(("kind", "horizon"), [("balanced", 600), ("anytime", None), ("binary-tree", 600)])
+@pytest.mark.parametrize(
+    ("kind", "horizon"), [("balanced", 600), ("anytime", None), ("binary-tree", 600)]
+)
 def test_company_and_time_of_joining_change_no_number(kind: str, horizon: int | None) -> None:
     expected = alone(kind, horizon, 600)
     draw = random.Random(1)
@@ -55,7 +59,9 @@ def test_snapshots_and_joined_cohorts_change_no_number() -> None:
             noise = NamedNoise.load(factorization("balanced", 600), 7.0, noise.dump())
         if tick % 31 == 0:
             noise.prepare()
-        assert [row[place] for place in noise.place.values()] == [expected[name][tick] for name in noise.place]
+        assert [row[place] for place in noise.place.values()] == [
+            expected[name][tick] for name in noise.place
+        ]
         most = max(most, len(noise._cohorts))
     assert len(noise._cohorts) < most, "cohorts were joined"
 

@@ -1,4 +1,5 @@
-"""Doubles decide the rounding of exact noise: their error is below its proved bound, and no number depends on them."""
+"""Doubles decide the rounding of exact noise: their error is below its proved bound, and no number
+depends on them."""
 
 from __future__ import annotations
 
@@ -64,8 +65,8 @@ WEIGHTED = BlendFilter(
 )
 Spec = tuple[Callable[..., Factorization], *tuple[Any, ...]]
 KERNELS: list[Spec] = [
-    (Balanced, 2**16), (Unbounded,), (SquareRoot, 2**16), (Direct, 2**16), (BinaryTree, 2**16), (Honaker, 2**16),
-    (HonakerFull, 2**46), (Optimal, 150), (Blend, None, LONG_MEMORY),
+    (Balanced, 2**16), (Unbounded,), (SquareRoot, 2**16), (Direct, 2**16), (BinaryTree, 2**16),
+    (Honaker, 2**16), (HonakerFull, 2**46), (Optimal, 150), (Blend, None, LONG_MEMORY),
 ]  # fmt: skip
 """One of each way to compute."""
 EVERY: list[Spec] = [
@@ -74,7 +75,17 @@ EVERY: list[Spec] = [
 ]  # fmt: skip
 SHORT: list[Spec] = [
     (kind, horizon)
-    for kind in (Balanced, Normalized, Unbounded, SquareRoot, Direct, BinaryTree, Honaker, HonakerFull, Optimal)
+    for kind in (
+        Balanced,
+        Normalized,
+        Unbounded,
+        SquareRoot,
+        Direct,
+        BinaryTree,
+        Honaker,
+        HonakerFull,
+        Optimal,
+    )
     for horizon in (1, 33, 140)
 ]
 BY_ALL: list[Spec] = [(Balanced, 2**16), (BinaryTree, 2**16), (Optimal, 150)]
@@ -103,8 +114,11 @@ def name(spec: Any) -> str:
     return "-".join([spec[0].name, *map(str, spec[1:2])])
 
 
-def in_integers(f: Factorization, scale: float, cells: int, ticks: int, secret: Secret = SECRET) -> list[list[int]]:
-    """The noise as its definition says: integers from the first tick on, then one rounding, halves upwards."""
+def in_integers(
+    f: Factorization, scale: float, cells: int, ticks: int, secret: Secret = SECRET
+) -> list[list[int]]:
+    """The noise as its definition says: integers from the first tick on, then one rounding, halves
+    upwards."""
     made = kernel(f)
     state, rows = np.zeros((made.rows, cells), dtype=object), []
     for start in range(0, ticks, BLOCK_TICKS):
@@ -133,7 +147,9 @@ def count_refined(f: Factorization, monkeypatch: pytest.MonkeyPatch) -> list[int
     refined: list[int] = []
     advance = type(kernel(f)).advance
 
-    def counted(self: Any, state: Any, start: int, size: int, blocks: int, normals: Any, fine: bool = False) -> Any:
+    def counted(
+        self: Any, state: Any, start: int, size: int, blocks: int, normals: Any, fine: bool = False
+    ) -> Any:
         if fine:
             refined.append(state.shape[2])
         return advance(self, state, start, size, blocks, normals, fine)
@@ -142,14 +158,18 @@ def count_refined(f: Factorization, monkeypatch: pytest.MonkeyPatch) -> list[int
     return refined
 
 
-# -- the same numbers, whoever decides --------------------------------------------------------------------------------
+# -- the same numbers, whoever decides -------------------------------------------------------------
 
 
-@pytest.mark.parametrize("f", soaked([spec for spec in SHORT if spec[1] != 33], SHORT), ids=name, indirect=True)
+@pytest.mark.parametrize(
+    "f", soaked([spec for spec in SHORT if spec[1] != 33], SHORT), ids=name, indirect=True
+)
 def test_doubles_give_the_numbers_of_integers(f: Factorization) -> None:
     ticks = f.horizon or 140
     for scale, cells in [(3.7, 2), (0.02, 30), (1e5, 3)]:
-        assert ExactStream(f, scale, cells, SECRET).take(ticks).tolist() == in_integers(f, scale, cells, ticks)
+        assert ExactStream(f, scale, cells, SECRET).take(ticks).tolist() == in_integers(
+            f, scale, cells, ticks
+        )
 
 
 CLOSE = [(26, (0.5, 0.0)), (3, (0.005, 0.5)), (3, (0.5, 0.005)), (26, (0.5, 0.005))]
@@ -188,20 +208,30 @@ def test_one_number_in_a_hundred_is_close(monkeypatch: pytest.MonkeyPatch) -> No
     f, cells = Balanced(2**16), 600
     plain = ExactStream(f, 12.0, cells, SECRET).take(BLOCK_TICKS)
     calls = count_calls(monkeypatch)
-    monkeypatch.setattr(ExactStream, "_doubt", (0.005, 0.005))  # 1 % of all numbers are this close to a half
+    # 1 % of all numbers are this close to a half
+    monkeypatch.setattr(ExactStream, "_doubt", (0.005, 0.005))
     assert np.array_equal(ExactStream(f, 12.0, cells, SECRET).take(BLOCK_TICKS), plain)
-    assert 0.38 < len(calls) / cells < 0.57  # 1 − 0.99^64 = 0.474 of the cells have such a number in a block
+    # 1 − 0.99^64 = 0.474 of the cells have such a number in a block
+    assert 0.38 < len(calls) / cells < 0.57
 
 
 @pytest.mark.parametrize(
     "f",
-    [(Balanced, 2**16), (SquareRoot, 2**16), (Direct, 2**16), (Honaker, 2**16), (HonakerFull, 2**16), (Optimal, 70)],
+    [
+        (Balanced, 2**16),
+        (SquareRoot, 2**16),
+        (Direct, 2**16),
+        (Honaker, 2**16),
+        (HonakerFull, 2**16),
+        (Optimal, 70),
+    ],
     ids=name,
     indirect=True,
 )
 def test_fine_grids(f: Factorization, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = count_calls(monkeypatch)
-    for scale in (1e7, 1e9, 1e12, 2.0**45):  # doubles alone could not decide, nor finer ones at the last
+    # doubles alone could not decide, nor finer ones at the last
+    for scale in (1e7, 1e9, 1e12, 2.0**45):
         for cells in (2, 30):
             got = ExactStream(f, scale, cells, SECRET, limit=70).take(70)
             assert got.tolist() == in_integers(f, scale, cells, 70)
@@ -221,7 +251,11 @@ def test_numbers_at_half_integers(f: Factorization, monkeypatch: pytest.MonkeyPa
     for tick in (3, 40, 90):
         value = Fraction(abs(exact[tick]), 2**made.bits)
         half = 37 + Fraction(1, 2)
-        for scale in (float(half / value), nextafter(float(half / value), 0), nextafter(float(half / value), 1e9)):
+        for scale in (
+            float(half / value),
+            nextafter(float(half / value), 0),
+            nextafter(float(half / value), 1e9),
+        ):
             refined.clear()
             got = ExactStream(f, scale, 1, SECRET).take(96)[:, 0]
             assert refined
@@ -252,7 +286,11 @@ class Given:
 
 @pytest.mark.parametrize("cells", [1, 30])
 def test_ties_round_upwards(cells: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exact_noise, "ExactNoise", lambda secret, names: Given([Fraction(t % 60) for t in range(1024)]))
+    monkeypatch.setattr(
+        exact_noise,
+        "ExactNoise",
+        lambda secret, names: Given([Fraction(t % 60) for t in range(1024)]),
+    )
     for scale in (0.5, 2.5):
         got = ExactStream(Direct(70), scale, cells, SECRET).take(70)
         want = [int((Fraction(scale) * (t % 60) + Fraction(1, 2)) // 1) for t in range(70)]
@@ -283,24 +321,31 @@ for f, cells in ((Balanced(2**16), 1), (Balanced(2**16), 100), (Unbounded(), 40)
     z = ExactNoise(secret).normals(0, size, cells)
     doubles = kernel(f).advance(np.zeros((2, kernel(f).rows, cells)), 0, size, 1, z)[0]
     print(hashlib.sha256(noise.tobytes()).hexdigest(), hashlib.sha256(doubles.tobytes()).hexdigest())
-"""
+"""  # noqa: E501
 
 
 def test_another_matrix_library_gives_the_same_numbers() -> None:
     outputs = []
-    for core in ("Haswell", "Nehalem"):  # OpenBLAS adds up in another order, with and without fused operations
+    # OpenBLAS adds up in another order, with and without fused operations
+    for core in ("Haswell", "Nehalem"):
         environment = {**os.environ, "OPENBLAS_CORETYPE": core, "OPENBLAS_NUM_THREADS": "1"}
         found = subprocess.run(
-            [sys.executable, "-c", CORE], env=environment, capture_output=True, text=True, check=True
+            [sys.executable, "-c", CORE],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
         )
         outputs.append([line.split() for line in found.stdout.splitlines()])
     ours, theirs = outputs
     assert [line[0] for line in ours] == [line[0] for line in theirs]
     if [line[1] for line in ours] == [line[1] for line in theirs]:
-        pytest.skip("this installation has one matrix product for all processors: nothing is compared")
+        pytest.skip(
+            "this installation has one matrix product for all processors: nothing is compared"
+        )
 
 
-# -- the bounds -------------------------------------------------------------------------------------------------------
+# -- the bounds ------------------------------------------------------------------------------------
 
 
 def errors(f: Factorization, made: Any, cells: int, calls: int) -> list[tuple[float, ...]]:
@@ -332,9 +377,12 @@ def errors(f: Factorization, made: Any, cells: int, calls: int) -> list[tuple[fl
             for found in (noise[np.newaxis], finely)
         )
         last = float(np.abs(noise).max()) * 2.0**-52  # of a double; a pair has none
-        out.append((first, bound + own + last, second, small + own + (last if len(finely) == 1 else 0.0)))
+        out.append(
+            (first, bound + own + last, second, small + own + (last if len(finely) == 1 else 0.0))
+        )
         state, start = after, start + size * blocks
-        state[1, : made.narrow] = state[1, : made.narrow].astype(np.float32)  # what a dump and a load do
+        # what a dump and a load do
+        state[1, : made.narrow] = state[1, : made.narrow].astype(np.float32)
         if f.horizon is not None and start >= f.horizon:
             break
     return out
@@ -342,12 +390,17 @@ def errors(f: Factorization, made: Any, cells: int, calls: int) -> list[tuple[fl
 
 def below(found: list[tuple[float, ...]]) -> bool:
     """Whether every measured error is below its bound."""
-    return all(error <= bound for call in found for error, bound in zip(call[::2], call[1::2], strict=True))
+    return all(
+        error <= bound for call in found for error, bound in zip(call[::2], call[1::2], strict=True)
+    )
 
 
 @pytest.mark.parametrize(
     ("f", "cells"),
-    soak_but([*((spec, 1) for spec in EVERY), *((spec, 24) for spec in BY_ALL)], product_of(EVERY, [1, 24])),
+    soak_but(
+        [*((spec, 1) for spec in EVERY), *((spec, 24) for spec in BY_ALL)],
+        product_of(EVERY, [1, 24]),
+    ),
     ids=name,
     indirect=["f"],
 )
@@ -356,11 +409,16 @@ def test_error_is_below_its_bound(f: Factorization, cells: int) -> None:
     assert below(found)
     assert any(first > 0 for first, *_ in found)
     # and the bounds are of use: at a scale of 12, one call in a million is close at the most
-    assert all(bound < 4e-8 and (small < 1e-14 or f.name == "optimal") for _, bound, _, small in found)
+    assert all(
+        bound < 4e-8 and (small < 1e-14 or f.name == "optimal") for _, bound, _, small in found
+    )
 
 
 @pytest.mark.parametrize(
-    "f", soaked([(Balanced, 2**20)], [(Balanced, 2**20), (Unbounded,), (SquareRoot, 2**20)]), ids=name, indirect=True
+    "f",
+    soaked([(Balanced, 2**20)], [(Balanced, 2**20), (Unbounded,), (SquareRoot, 2**20)]),
+    ids=name,
+    indirect=True,
 )
 def test_error_over_many_ticks(f: Factorization) -> None:
     assert below(errors(f, kernel(f), 1, 16))
@@ -377,7 +435,8 @@ def test_bounds_far_into_a_stream() -> None:
             assert isinstance(made, FilterKernel)
             drifts = [made.drift(tick, size) for tick in (0, ticks // 1000, ticks // 2, ticks - 32)]
             assert drifts == sorted(drifts)
-            # at a scale of 12, one number in 1/(24·drift) is computed from its first draw on: `ticks` times 10 µs
+            # at a scale of 12, one number in 1/(24·drift) is computed from its first draw on:
+            # `ticks` times 10 µs
             assert drifts[-1] < most * factor
 
 
@@ -416,7 +475,9 @@ def test_planted_loss_of_what_is_carried_is_caught(
 
         def lossy_tables(*arguments: Any) -> Any:
             table = tables(*arguments)
-            return table._replace(feed=without_third(table.feed), output=without_third(table.output))
+            return table._replace(
+                feed=without_third(table.feed), output=without_third(table.output)
+            )
 
         monkeypatch.setattr(filter_kernel, "tables", lossy_tables)
         made._public = made._public_numbers  # none of the tables that lost nothing
@@ -432,7 +493,9 @@ def test_planted_loss_of_what_is_carried_is_caught(
 
 
 @pytest.mark.parametrize("f", soaked(BY_ALL, EVERY), ids=name, indirect=True)
-def test_planted_loss_of_what_is_read_off_is_caught(f: Factorization, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planted_loss_of_what_is_read_off_is_caught(
+    f: Factorization, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made: Any = copy.copy(kernel(f))
     advance = made.advance
 
@@ -453,9 +516,13 @@ def test_planted_loss_of_weights_in_a_tree_is_caught(f: Factorization) -> None:
     assert any(error > bound for *_, error, bound in errors(f, made, 1, 2))
 
 
-@pytest.mark.parametrize("f", [(BinaryTree, 2**16), (Honaker, 2**16), (HonakerFull, 2**16)], ids=name, indirect=True)
+@pytest.mark.parametrize(
+    "f", [(BinaryTree, 2**16), (Honaker, 2**16), (HonakerFull, 2**16)], ids=name, indirect=True
+)
 @pytest.mark.parametrize("where", ["draws", "state"])
-def test_planted_loss_in_a_tree_is_caught(f: Factorization, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planted_loss_in_a_tree_is_caught(
+    f: Factorization, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What is lost lies below 2^−40: of the normals, or of what is kept."""
     made: Any = copy.copy(kernel(f))
     if where == "draws":
@@ -474,7 +541,7 @@ def test_planted_loss_in_a_tree_is_caught(f: Factorization, where: str, monkeypa
     assert below(errors(f, copy.copy(kernel(f)), 1, 2))
 
 
-# -- the pieces -------------------------------------------------------------------------------------------------------
+# -- the pieces ------------------------------------------------------------------------------------
 
 
 def rationals(v: Any) -> list[Fraction]:
@@ -484,7 +551,9 @@ def rationals(v: Any) -> list[Fraction]:
 def wide(rng: random.Random, count: int, top: float) -> np.ndarray[Any, Any]:
     """Random integers with 256 fractional bits."""
     out = np.empty(count, dtype=object)
-    out[:] = [rng.randrange(-int(top * 2**40) << 216, int(top * 2**40) << 216) for _ in range(count)]
+    out[:] = [
+        rng.randrange(-int(top * 2**40) << 216, int(top * 2**40) << 216) for _ in range(count)
+    ]
     return out
 
 
@@ -502,16 +571,23 @@ def test_products_of_slices(unit: float) -> None:
             check_exact(x[:, np.newaxis], np.full(terms, top))
             v = y * unit
             parts = product(x, v, lambda p, q: np.asarray([p @ q]))
-            want = sum(Fraction(int(p), 2**256) * Fraction(int(q), 2**256) for p, q in zip(va, b, strict=True))
+            want = sum(
+                Fraction(int(p), 2**256) * Fraction(int(q), 2**256)
+                for p, q in zip(va, b, strict=True)
+            )
             want *= Fraction(unit)
             bound = Fraction(product_error(terms, float(np.abs(x[4]).sum()) * 1.001, top) * unit)
-            bound += terms * Fraction(top * unit) / 2**93  # what `of_integers` rounded in the other factor
+            # what `of_integers` rounded in the other factor
+            bound += terms * Fraction(top * unit) / 2**93
             total = sum(Fraction(float(part[0])) for part in parts)
             assert abs(total - want) <= bound
             both = pair(tuple(part.copy() for part in parts))  # type: ignore[arg-type]
             settled = settle(parts, unit)
             assert abs(rationals(settled)[0] - want) <= bound + Fraction(unit) / 2**80
-            assert abs(sum(Fraction(float(p)) for p in both[:, 0]) - want) <= bound + Fraction(unit) / 2**80
+            assert (
+                abs(sum(Fraction(float(p)) for p in both[:, 0]) - want)
+                <= bound + Fraction(unit) / 2**80
+            )
             for part, bits in ((settled[0], 20), (settled[1], 40)):
                 steps = ldexp(float(part[0]) / unit, bits)
                 assert steps == round(steps)
@@ -523,7 +599,9 @@ def test_cut_and_two_sum_lose_nothing() -> None:
     rng = np.random.default_rng(3)
     high = rng.normal(size=200) * 10.0 ** rng.integers(-12, 2, 200)
     low = high * rng.normal(size=200) * 2.0**-54
-    for number, parts in zip(zip(high, low, strict=True), rationals(cut(high, low, 1.0)), strict=True):
+    for number, parts in zip(
+        zip(high, low, strict=True), rationals(cut(high, low, 1.0)), strict=True
+    ):
         assert abs(sum(map(Fraction, map(float, number))) - parts) <= Fraction(1, 2**94)  # type: ignore[arg-type]
     a, b = rng.permutation(high), high
     total, lost = two_sum(a, b)
@@ -532,7 +610,8 @@ def test_cut_and_two_sum_lose_nothing() -> None:
 
 
 def rounded_wrongly(rng: random.Random, shift: int) -> tuple[int, int]:
-    """(pairs that are surely rounded wrongly, pairs that are not sure) of 6,000 pairs that are given exactly.
+    """(pairs that are surely rounded wrongly, pairs that are not sure) of 6,000 pairs that are
+    given exactly.
 
     Low parts are at most 2^−shift of the largest number.
     """
@@ -545,22 +624,34 @@ def rounded_wrongly(rng: random.Random, shift: int) -> tuple[int, int]:
             value = Fraction(rng.uniform(-top, top)) / Fraction(scale)
             if k % 2:  # near a half, by what the last bits of a pair can tell, or less
                 halves = Fraction(rng.randint(-int(top), int(top)) * 2 + 1, 2)
-                value = (halves + Fraction(rng.choice([-1, 1]) * 2.0 ** -rng.randint(20, 60))) / Fraction(scale)
+                value = (
+                    halves + Fraction(rng.choice([-1, 1]) * 2.0 ** -rng.randint(20, 60))
+                ) / Fraction(scale)
             high[k] = float(value - Fraction(rng.uniform(-top, top)) / Fraction(scale) / 2**shift)
             low[k] = float(value - Fraction(high[k]))
         stream = ExactStream(Direct(1), scale, 1, SECRET)
         (rounded,), (close,) = stream._finely(np.stack([high, low])[:, np.newaxis], 0.0)
         exact = [
-            (Fraction(h) + Fraction(v)) * Fraction(scale) for h, v in zip(high.tolist(), low.tolist(), strict=True)
+            (Fraction(h) + Fraction(v)) * Fraction(scale)
+            for h, v in zip(high.tolist(), low.tolist(), strict=True)
         ]
-        right = [(value + Fraction(1, 2)) // 1 == found for value, found in zip(exact, rounded.tolist(), strict=True)]
-        wrong += sum(not good for good, unsure_one in zip(right, close.tolist(), strict=True) if not unsure_one)
+        right = [
+            (value + Fraction(1, 2)) // 1 == found
+            for value, found in zip(exact, rounded.tolist(), strict=True)
+        ]
+        wrong += sum(
+            not good
+            for good, unsure_one in zip(right, close.tolist(), strict=True)
+            if not unsure_one
+        )
         unsure += int(close.sum())
     return wrong, unsure
 
 
 @pytest.mark.parametrize("shift", soak_but([60, 6], [60, 40, 20, 6]))
-def test_rounding_of_pairs_is_right_where_it_is_sure(shift: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rounding_of_pairs_is_right_where_it_is_sure(
+    shift: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     wrong, unsure = rounded_wrongly(random.Random(5), shift)
     assert wrong == 0
     assert 0 < unsure < 2000  # only of those that were put within 2^−50 or so of a half
@@ -570,16 +661,23 @@ def test_rounding_of_pairs_is_right_where_it_is_sure(shift: int, monkeypatch: py
 
 
 def test_numbers_that_doubles_cannot_hold_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Near 2^53 plain doubles are off by some units: a number beyond it that they see below it is refused, too."""
+    """Near 2^53 plain doubles are off by some units: a number beyond it that they see below it is
+    refused, too."""
     scale, refused = 2.0**46, 0
     for less in (*range(8), 10_000, 100_000):
         numbers = [Fraction(int(Fraction(49, 100) * 2**82), 2**128)] * 64
-        numbers[3], numbers[5], numbers[6] = Fraction(48), Fraction(48), Fraction(32) - Fraction(less, 2**46)
+        numbers[3], numbers[5], numbers[6] = (
+            Fraction(48),
+            Fraction(48),
+            Fraction(32) - Fraction(less, 2**46),
+        )
         totals = [Fraction(0)]
         for tick, number in enumerate(numbers, 1):
             totals.append(totals[tick & tick - 1] + number)  # the nodes of a prefix
         wanted = [(total * Fraction(scale) + Fraction(1, 2)) // 1 for total in totals[1:]]
-        monkeypatch.setattr(exact_noise, "ExactNoise", lambda secret, names, given=numbers: Given(given))
+        monkeypatch.setattr(
+            exact_noise, "ExactNoise", lambda secret, names, given=numbers: Given(given)
+        )
         try:
             got = ExactStream(BinaryTree(64), scale, 1, SECRET).take(64)[:, 0]
         except TooLarge:
@@ -604,10 +702,19 @@ def test_weights_are_the_exact_interpolation() -> None:
     rng = random.Random(4)
     weighted = [f.weights for f in map(build, EVERY) if hasattr(f, "weights")]
     lines = [weights.eta for weights in weighted] + [weights.n for weights in weighted]
-    wild = PiecewiseLinear(np.asarray([0, 1, 2, 4, 36]), np.asarray([1e-200, 3.1, 1e9 + 2.0**-20, 7.0, 2.0**-70]))
+    wild = PiecewiseLinear(
+        np.asarray([0, 1, 2, 4, 36]), np.asarray([1e-200, 3.1, 1e9 + 2.0**-20, 7.0, 2.0**-70])
+    )
     for weight in [*lines, wild]:
         knots = weight.knots.tolist()
-        for start in [0, 5, 32, knots[-1], knots[-1] + 100, *(rng.randrange(knots[-1] + 1) for _ in range(20))]:
+        for start in [
+            0,
+            5,
+            32,
+            knots[-1],
+            knots[-1] + 100,
+            *(rng.randrange(knots[-1] + 1) for _ in range(20)),
+        ]:
             values, h = Dyadics(weight).block(start)
             for offset in (0, 1, 17, 31):
                 at = start + offset
@@ -636,7 +743,9 @@ def test_blocks_of_both_lengths_make_the_same_state() -> None:
     (long,), _, one = made.advance(zero, 0, LONG_BLOCK_TICKS, 2, normals)
     state, rows = zero, []
     for start in range(0, 2 * LONG_BLOCK_TICKS, BLOCK_TICKS):
-        (noise,), _, state = made.advance(state, start, BLOCK_TICKS, 1, normals[start : start + BLOCK_TICKS])
+        (noise,), _, state = made.advance(
+            state, start, BLOCK_TICKS, 1, normals[start : start + BLOCK_TICKS]
+        )
         rows.append(noise)
     assert np.abs(long - np.concatenate(rows)).max() < 1e-13
     assert np.abs(one.sum(axis=0) - state.sum(axis=0)).max() < 1e-15

@@ -1,9 +1,10 @@
 """The law of the whole numbers that are released, for every kind of noise and two neighbours.
 
-Attacks on noise before it is rounded cannot see what rounding gives away, nor what doubles lose. So these look at the
-released integers themselves: at their residues, for every kind, through the public doors; and for Laplace noise at the
-exact law of each of them. Two bugs are planted: noise that is rounded with halves to even before the data come, and
-noise that passes through doubles beyond 2^53.
+Attacks on noise before it is rounded cannot see what rounding gives away, nor what doubles lose. So
+these look at the released integers themselves: at their residues, for every kind, through the
+public doors; and for Laplace noise at the exact law of each of them. Two bugs are planted: noise
+that is rounded with halves to even before the data come, and noise that passes through doubles
+beyond 2^53.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ TERRACES = {
     "terrace-8": Levels((8,), (800, 224), (40960,)),
     "terrace-2-8": Levels((2, 8), (600, 200, 224), (24576, 49152)),
 }
-"""Terraces whose corrections are whole multiples of 2^−8: no weight is rounded, so their law is a finite sum."""
+"""Terraces whose corrections are whole multiples of 2^−8: no weight is rounded, so their law is a
+finite sum."""
 ENDS = ("anytime", "unbounded", "terrace-2-8", *PURE_ENDLESS)
 ENDLESS = (*ENDS, "fresh")
 GAUSSIAN = [*(name for name in BUILT_IN if name != "direct"), "periods-7", "blend", "dense"]
@@ -45,14 +47,15 @@ LAPLACE = [*PURE, "pure-tree-3", *PURE_ENDLESS, "fresh", "pure-window-7", *TERRA
 KINDS = [*((name, DELTA) for name in GAUSSIAN), *((name, 0.0) for name in [*LAPLACE, "terrace"])]
 
 
-# -- residues, through the public doors ----------------------------------------------------------------------------
+# -- residues, through the public doors ------------------------------------------------------------
 
 
 def excess(one: AnyArray, other: AnyArray, epsilon: float, delta: float) -> float:
-    """How far residues break (ε, δ), in standard deviations of the worst of them; rows are ticks, columns samples.
+    """How far residues break (ε, δ), in standard deviations of the worst of them; rows are ticks,
+    columns samples.
 
-    Events are the residues of each tick's number, and of what it adds to that of the tick before, modulo 2, 3, 4 and
-    64, and how they fall for the two neighbours.
+    Events are the residues of each tick's number, and of what it adds to that of the tick before,
+    modulo 2, 3, 4 and 64, and how they fall for the two neighbours.
     """
     worst = -math.inf
     samples = one.shape[1]
@@ -61,8 +64,11 @@ def excess(one: AnyArray, other: AnyArray, epsilon: float, delta: float) -> floa
             p, q = (_shares(numbers(world) % modulus, modulus) for world in (one, other))
             for a, b in ((p, q), (q, p)):
                 bound = math.exp(epsilon)
-                variance = a + bound**2 * (b + 16 / samples)  # of Poisson counts; rare ones may be missing in b
-                worst = max(worst, float(((a - bound * b - delta) / np.sqrt(variance / samples)).max()))
+                # of Poisson counts; rare ones may be missing in b
+                variance = a + bound**2 * (b + 16 / samples)
+                worst = max(
+                    worst, float(((a - bound * b - delta) / np.sqrt(variance / samples)).max())
+                )
     return worst
 
 
@@ -72,10 +78,12 @@ def _shares(residues: AnyArray, modulus: int) -> FloatArray:
 
 
 LIMIT = 6.0
-"""Standard deviations: 80,000 residues of all kinds together exceed it with a chance of about 1e-4; keys are fixed."""
+"""Standard deviations: 80,000 residues of all kinds together exceed it with a chance of about 1e-4;
+keys are fixed."""
 
 World = Callable[[int, Secret], AnyArray]
-"""The numbers that are published with so many events of one unit in the first tick: (ticks, samples)."""
+"""The numbers that are published with so many events of one unit in the first tick: (ticks,
+samples)."""
 
 
 def neighbours(world: World, epsilon: float = EPSILON, delta: float = 0.0) -> float:
@@ -97,7 +105,13 @@ def plain(name: str, delta: float, epsilon: float = EPSILON, samples: int = 6000
 
     def world(events: int, secret: Secret) -> AnyArray:
         horizon = None if name in ENDS or name.startswith("pure-window") else T
-        stream = Stream(Histogram(samples), Budget(epsilon, delta), horizon, factorization_of(name), secret=secret)
+        stream = Stream(
+            Histogram(samples),
+            Budget(epsilon, delta),
+            horizon,
+            factorization_of(name),
+            secret=secret,
+        )
         totals = np.zeros((T, samples), np.int64)
         totals[0] = events
         return stream.run_totals(totals).rows
@@ -138,7 +152,9 @@ def joined(name: str, delta: float) -> World:
     def world(events: int, secret: Secret) -> AnyArray:
         horizon = None if name in ENDS else T + after
         engine = factorization_of(name)
-        stream = Stream(Histogram(["first"]), Budget(EPSILON, delta), horizon, engine, secret=secret)
+        stream = Stream(
+            Histogram(["first"]), Budget(EPSILON, delta), horizon, engine, secret=secret
+        )
         stream.run_totals(np.zeros((after, 1), np.int64))
         stream.add_keys([f"k{number}" for number in range(samples)])
         totals = np.zeros((T, samples + 1), np.int64)
@@ -172,7 +188,9 @@ def sparse(method: str, delta: float) -> World:
 
     def world(events: int, secret: Secret) -> AnyArray:
         counter = SparseCount(2 * EPSILON, T, delta, 10**4, method=method, secret=secret)
-        single = make_counter(counter.plan, counter._secret.derive("sparse counter")).stream.take(T)[:, 0]
+        single = make_counter(counter.plan, counter._secret.derive("sparse counter")).stream.take(
+            T
+        )[:, 0]
         for tick in range(T):
             counter.step(10**5)
             closed = tick + 1 if method == "plain" else counter.segments
@@ -216,7 +234,8 @@ def halves_to_even(noise: AnyArray, bits: int, up: IntArray) -> AnyArray:
 
 
 BRIDGES = ["revised", "revised, delta", "sparse, ticks", "sparse, segments"]
-"""Not cells that joined: the noise before they did hides whether a single number of theirs is odd."""
+"""Not cells that joined: the noise before they did hides whether a single number of theirs is
+odd."""
 
 
 @pytest.fixture
@@ -233,11 +252,12 @@ def test_halves_to_even_are_caught_wherever_a_bridge_is() -> None:
     assert min(found.values()) > 2 * LIMIT, found
 
 
-# -- the exact law of each released integer ------------------------------------------------------------------------
+# -- the exact law of each released integer --------------------------------------------------------
 
 
 def exact_law(stream: PureStream, tick: int) -> tuple[FloatArray, int]:
-    """(probabilities, place of 0) of the noise of one tick as the program rounds it, from the rates that it draws."""
+    """(probabilities, place of 0) of the noise of one tick as the program rounds it, from the rates
+    that it draws."""
     source, at = stream._source, tick
     law, zero = np.ones(1), 0
     if isinstance(source, TerraceNoise):
@@ -257,7 +277,9 @@ def exact_law(stream: PureStream, tick: int) -> tuple[FloatArray, int]:
     for node in np.flatnonzero(weights[0]):
         law, zero = _plus(law, zero, float(rates[node]), abs(int(weights[0][node])))
     places = np.arange(len(law)) - zero
-    rounded = [laplace_noise.round_to_grid(places, bits, np.full(len(law), coin)) for coin in (0, 1)]
+    rounded = [
+        laplace_noise.round_to_grid(places, bits, np.full(len(law), coin)) for coin in (0, 1)
+    ]
     least = int(min(one.min() for one in rounded))
     each = [np.bincount(one - least, law, 2 + int(rounded[1].max()) - least) for one in rounded]
     return (each[0] + each[1]) / 2, -least
@@ -268,7 +290,8 @@ FRACTION = 8
 
 
 def terrace_law(source: TerraceNoise, tick: int) -> tuple[FloatArray, int]:
-    """As `exact_law`: the sum of its numbers, then its fraction is rounded up with the chance that it says."""
+    """As `exact_law`: the sum of its numbers, then its fraction is rounded up with the chance that
+    it says."""
     terrace, law, zero = source.terrace, np.ones(1), 0
     left, right, _ = terrace.node_matrices(tick)
     level_of = np.searchsorted(terrace.lengths, right.sum(axis=1))
@@ -280,7 +303,9 @@ def terrace_law(source: TerraceNoise, tick: int) -> tuple[FloatArray, int]:
     low, up = places >> FRACTION, places % 2**FRACTION / 2**FRACTION
     least = int(low.min())
     length = int(low.max()) - least + 2
-    rounded = np.bincount(low - least, law * (1 - up), length) + np.bincount(low + 1 - least, law * up, length)
+    rounded = np.bincount(low - least, law * (1 - up), length) + np.bincount(
+        low + 1 - least, law * up, length
+    )
     return np.asarray(rounded, np.float64), -least
 
 
@@ -299,7 +324,8 @@ def _spread(law: FloatArray, zero: int, step: int) -> tuple[FloatArray, int]:
 
 
 def _plus(law: FloatArray, zero: int, rate: float, weight: int) -> tuple[FloatArray, int]:
-    """The law of this plus weight·(a discrete Laplace number); what is cut off has a chance below 1e-12."""
+    """The law of this plus weight·(a discrete Laplace number); what is cut off has a chance below
+    1e-12."""
     reach = math.ceil(28 / rate)
     steps = np.exp(-rate * np.abs(np.arange(-reach, reach + 1))) * math.tanh(rate / 2)
     wide, _ = _spread(steps, reach, weight)
@@ -316,7 +342,8 @@ def _trimmed(law: FloatArray, zero: int) -> tuple[FloatArray, int]:
 
 
 def worst_ratio(law: FloatArray) -> float:
-    """The largest log-ratio of a released number, of its parity or of its residues for neighbours one apart."""
+    """The largest log-ratio of a released number, of its parity or of its residues for neighbours
+    one apart."""
     one, other = law[1:], law[:-1]
     common = (one > 1e-9) | (other > 1e-9)
     ratios = [np.abs(np.log(one[common] / other[common])).max()]
@@ -341,7 +368,8 @@ TICKS = (1, 4, 6, 10, 15, 16, 17, 20)
 
 @pytest.mark.parametrize("name", LAPLACE)
 def test_the_exact_law_of_each_released_integer(name: str) -> None:
-    """No number's chance, nor that of a residue, differs by more than e^ε for neighbours one apart."""
+    """No number's chance, nor that of a residue, differs by more than e^ε for neighbours one
+    apart."""
     ratios = [worst_ratio(law_of(name, 1.0, tick)[0]) for tick in TICKS]
     assert max(ratios) <= 1.0 + 1e-6
     assert max(ratios) > 0.05
@@ -351,9 +379,13 @@ def test_the_exact_law_of_each_released_integer(name: str) -> None:
 @pytest.mark.parametrize("epsilon", [0.1, 0.5, 2.0, 5.0])
 @pytest.mark.parametrize("name", LAPLACE)
 def test_the_exact_law_at_every_tick_and_budget(name: str, epsilon: float) -> None:
-    """Of `endless-bridge` at the ticks of its first epoch only: later ones have laws of many million places."""
+    """Of `endless-bridge` at the ticks of its first epoch only: later ones have laws of many
+    million places."""
     last = 16 if name == "endless-bridge" else T
-    assert max(worst_ratio(law_of(name, epsilon, tick)[0]) for tick in range(1, last + 1)) <= epsilon + 1e-6
+    assert (
+        max(worst_ratio(law_of(name, epsilon, tick)[0]) for tick in range(1, last + 1))
+        <= epsilon + 1e-6
+    )
 
 
 def test_the_exact_law_sees_halves_to_even(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -365,7 +397,9 @@ def test_the_exact_law_sees_halves_to_even(monkeypatch: pytest.MonkeyPatch) -> N
     places = np.arange(len(law)) - zero
     assert worst_ratio(law) <= EPSILON
     assert law @ places == pytest.approx(0.0, abs=1e-6)
-    stated = float(Stream(Histogram(2), Budget(EPSILON, 0.0), T, secret=SECRET, replay=True).std([20])[0, 0])
+    stated = float(
+        Stream(Histogram(2), Budget(EPSILON, 0.0), T, secret=SECRET, replay=True).std([20])[0, 0]
+    )
     assert math.sqrt(law @ places**2) == pytest.approx(stated, rel=1e-6)
     monkeypatch.setattr(laplace_noise, "round_to_grid", halves_to_even)
     for epsilon, least, most in ((0.1, 1.1, 1.2), (1.0, 1.5, 1.7), (2.0, 2.1, 2.3)):
@@ -374,26 +408,42 @@ def test_the_exact_law_sees_halves_to_even(monkeypatch: pytest.MonkeyPatch) -> N
         assert wrong[zero % 2 :: 2].sum() > 0.7
 
 
-@pytest.mark.parametrize("name", ["bridge", "endless-bridge", "pure-tree", "pure-hybrid", "fresh", *TERRACES])
+@pytest.mark.parametrize(
+    "name", ["bridge", "endless-bridge", "pure-tree", "pure-hybrid", "fresh", *TERRACES]
+)
 def test_the_program_follows_the_exact_law(name: str) -> None:
-    """50,000 cells as samples: χ² of the released integers against the law, p-value above 1e-6 at every tick."""
+    """50,000 cells as samples: χ² of the released integers against the law, p-value above 1e-6 at
+    every tick."""
     samples = 50_000
     rows = plain(name, 0.0, 1.0, samples)(3, SECRET.derive("follows"))
     for tick in (1, 4, 16, 20):
         law, zero = law_of(name, 1.0, tick)
-        counts = np.bincount(np.clip(rows[tick - 1].astype(np.int64) - 3 + zero, 0, len(law) - 1), minlength=len(law))
+        counts = np.bincount(
+            np.clip(rows[tick - 1].astype(np.int64) - 3 + zero, 0, len(law) - 1), minlength=len(law)
+        )
         common = law * samples >= 5
-        seen, expected = np.append(counts[common], counts[~common].sum()), np.append(law[common], law[~common].sum())
+        seen, expected = (
+            np.append(counts[common], counts[~common].sum()),
+            np.append(law[common], law[~common].sum()),
+        )
         expected *= samples
         assert chi2.sf(((seen - expected) ** 2 / expected).sum(), len(seen) - 1) > 1e-6
 
 
 @pytest.mark.parametrize("name", TERRACES)
 def test_stated_stds_of_terraces_are_those_of_the_exact_law(name: str) -> None:
-    """Discrete numbers are exact in them; what rounding adds is stated from above, by at most a twelfth of a unit."""
+    """Discrete numbers are exact in them; what rounding adds is stated from above, by at most a
+    twelfth of a unit."""
     horizon = None if name in ENDS else T
     for epsilon in (0.3, 1.0, 4.0):
-        stream = Stream(Histogram(2), Budget(epsilon, 0.0), horizon, factorization_of(name), secret=SECRET, replay=True)
+        stream = Stream(
+            Histogram(2),
+            Budget(epsilon, 0.0),
+            horizon,
+            factorization_of(name),
+            secret=SECRET,
+            replay=True,
+        )
         for tick in TICKS:
             law, zero = law_of(name, epsilon, tick)
             places = np.arange(len(law)) - zero
@@ -402,13 +452,18 @@ def test_stated_stds_of_terraces_are_those_of_the_exact_law(name: str) -> None:
             assert exact * (1 - 1e-6) <= stated <= exact * 1.01 + 1 / 12
 
 
-def test_the_exact_law_sees_a_terrace_that_rounds_everything(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planted: noise is rounded to even numbers as a whole. Its parity then shows that of the data."""
+def test_the_exact_law_sees_a_terrace_that_rounds_everything(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Planted: noise is rounded to even numbers as a whole. Its parity then shows that of the
+    data."""
     law, _ = law_of("terrace-8", 0.3, 4)
     assert worst_ratio(law) <= 0.3
     wrong = np.zeros(len(law) + 3)
     np.add.at(wrong, 2 * np.rint(np.arange(len(law)) / 2).astype(int), law)
     assert worst_ratio(wrong + 1e-8) > 1.0
     rounds = TerraceNoise.rows
-    monkeypatch.setattr(TerraceNoise, "rows", lambda self, *at: 2 * np.rint(rounds(self, *at) / 2).astype(np.int64))
+    monkeypatch.setattr(
+        TerraceNoise, "rows", lambda self, *at: 2 * np.rint(rounds(self, *at) / 2).astype(np.int64)
+    )
     assert neighbours(plain("terrace-8", 0.0)) > 2 * LIMIT

@@ -1,8 +1,10 @@
-"""Intervals of terraces against the exact law of what is released: they hold, and how much wider they are than needed.
+"""Intervals of terraces against the exact law of what is released: they hold, and how much wider
+they are than needed.
 
-A published number is off by N, a sum of discrete Laplace numbers with fractional coefficients, rounded up with the
-chance that its fraction says (`factorizations/terrace.proof.md`, 5). Its law follows from the characteristic function,
-on a lattice of a small part of the std: the largest coefficient is a multiple of its step, others are rounded to one.
+A published number is off by N, a sum of discrete Laplace numbers with fractional coefficients,
+rounded up with the chance that its fraction says (`factorizations/terrace.proof.md`, 5). Its law
+follows from the characteristic function, on a lattice of a small part of the std: the largest
+coefficient is a multiple of its step, others are rounded to one.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ def released_law(made: Terrace, coefficients: FloatArray, shares: FloatArray) ->
     steps = np.rint(np.abs(coefficients) / step).astype(np.int64)
     theta = 2 * math.pi * np.arange(points // 2 + 1) / points
     log = np.zeros(len(theta))
-    groups, count = np.unique(np.stack([steps, np.rint(shares * 1024).astype(np.int64)]), axis=1, return_counts=True)
+    groups, count = np.unique(
+        np.stack([steps, np.rint(shares * 1024).astype(np.int64)]), axis=1, return_counts=True
+    )
     for multiple, share, times in zip(*groups, count, strict=True):
         variance = 1 / (math.cosh(share / 1024 * made.rate) - 1)
         log -= times * np.log1p(variance * (1 - np.cos(theta * multiple)))
@@ -79,11 +83,13 @@ def spans(made: Terrace, horizon: int, width: int | None) -> list[tuple[int, int
 
 
 @pytest.mark.parametrize(("horizon", "widths", "rate"), GRID)
-def test_intervals_hold_by_the_exact_law(horizon: int, widths: tuple[int | None, ...], rate: float) -> None:
+def test_intervals_hold_by_the_exact_law(
+    horizon: int, widths: tuple[int | None, ...], rate: float
+) -> None:
     """For every view, tick and β; and they are at most a fifth and 1.6 wider than they must be.
 
-    Most is lost where a block's number is most of a running total's noise, and at ε = 4, where discrete numbers leave
-    less often than the continuous ones that intervals are made for.
+    Most is lost where a block's number is most of a running total's noise, and at ε = 4, where
+    discrete numbers leave less often than the continuous ones that intervals are made for.
     """
     made = fit_terrace(horizon, widths, rate)
     left, _, shares = made.node_matrices(horizon)
@@ -97,7 +103,9 @@ def test_intervals_hold_by_the_exact_law(horizon: int, widths: tuple[int | None,
             places = np.arange(len(law)) - len(law) // 2
             assert law @ places**2 <= float(variance[0]) * 1.004
             for beta in BETAS:
-                factor = laplace_factor(beta, int(equal_numbers(*made.span_errors(*span, 1.0)[1:])[0]))
+                factor = laplace_factor(
+                    beta, int(equal_numbers(*made.span_errors(*span, 1.0)[1:])[0])
+                )
                 half = factor * math.sqrt(float(plain[0])) + 0.5
                 assert tail(law, half) <= beta, (width, later, beta)
                 if rate <= 1:
@@ -115,7 +123,9 @@ def test_the_law_is_that_of_the_program() -> None:
         error = np.abs(rows[later - 1] - (rows[earlier - 1] if earlier else 0))
         for half in (0.5, 1.5, 3.5, 6.5, 10.5):
             chance = tail(law, half)
-            assert (error > half).mean() == pytest.approx(chance, abs=4.5 * math.sqrt(chance / 40_000))
+            assert (error > half).mean() == pytest.approx(
+                chance, abs=4.5 * math.sqrt(chance / 40_000)
+            )
 
 
 def test_normal_intervals_would_not_hold() -> None:

@@ -1,4 +1,5 @@
-"""The noise of terraces: the proof's shift, the law of what is released, stds, intervals and states."""
+"""The noise of terraces: the proof's shift, the law of what is released, stds, intervals and
+states."""
 
 from __future__ import annotations
 
@@ -14,7 +15,12 @@ from evercount._validate import IntArray
 from evercount.bounds.tails import equal_numbers, laplace_factor
 from evercount.errors import ParameterError, SnapshotError
 from evercount.factorizations.terrace import BITS, SHARES, Levels, Terrace, least_squares
-from evercount.mechanisms.terrace_noise import OpenBlocks, TerraceNoise, rounded_product, rounded_quotient
+from evercount.mechanisms.terrace_noise import (
+    OpenBlocks,
+    TerraceNoise,
+    rounded_product,
+    rounded_quotient,
+)
 from evercount.noise import Secret
 
 SECRET = Secret.from_hex("5a" * 32)
@@ -31,7 +37,8 @@ def noise(made: Terrace, cells: int = 3, first_cell: int = 0) -> TerraceNoise:
 
 
 class Shifted(TerraceNoise):
-    """The draws of the proof: those of a tick and of all blocks around it, moved by a change of the data."""
+    """The draws of the proof: those of a tick and of all blocks around it, moved by a change of the
+    data."""
 
     change: IntArray  # (ticks, cells), zeros where the data end
 
@@ -39,7 +46,9 @@ class Shifted(TerraceNoise):
         drawn = super()._numbers(level, first, count, cells)
         some = range(self.cells) if cells is None else cells
         length = self.terrace.lengths[level]
-        wanted = self.change[(first - 1) * length : (first - 1 + count) * length, some.start : some.stop]
+        wanted = self.change[
+            (first - 1) * length : (first - 1 + count) * length, some.start : some.stop
+        ]
         return drawn + wanted.reshape(count, length, len(some)).sum(axis=1)
 
 
@@ -83,7 +92,9 @@ def test_a_shift_of_the_data_leaves_all_discrepancies(shape: int, size: int) -> 
     made = terrace(shape)
     change = RNG.integers(-size, size + 1, (60, 5))
     rows = noise(made, 5).rows(1, 60)
-    np.testing.assert_array_equal(shifted_rows(Shifted, made, change, 60), rows + np.cumsum(change, axis=0))
+    np.testing.assert_array_equal(
+        shifted_rows(Shifted, made, change, 60), rows + np.cumsum(change, axis=0)
+    )
 
 
 @pytest.mark.parametrize("planted", [BlockMissesATick, RoundsEverything])
@@ -137,7 +148,13 @@ def worst_ratio(epsilon: float, change: list[int], bug: bool = False) -> float:
     one = law_of_releases(made, reach, 4, [4, 5, 2], bug)
     two = law_of_releases(made, reach, 4, [4 + change[0], 5 + change[1], 2 + change[2]], bug)
     worst = 0.0
-    for look in (lambda row: row[0], lambda row: row[2], lambda row: row[2] % 2, lambda row: row[2] - row[0], tuple):
+    for look in (
+        lambda row: row[0],
+        lambda row: row[2],
+        lambda row: row[2] % 2,
+        lambda row: row[2] - row[0],
+        tuple,
+    ):
         first: dict[object, float] = defaultdict(float)
         second: dict[object, float] = defaultdict(float)
         for law, side in ((one, first), (two, second)):
@@ -151,7 +168,8 @@ def worst_ratio(epsilon: float, change: list[int], bug: bool = False) -> float:
 @pytest.mark.parametrize("change", [[1, 0, 0], [0, 1, 0], [0, 0, 1]])
 def test_exact_law_of_released_integers(change: list[int]) -> None:
     epsilon = 2.0
-    assert 0.5 < worst_ratio(epsilon, change) <= epsilon + 0.02  # draws beyond the reach are left out
+    # draws beyond the reach are left out
+    assert 0.5 < worst_ratio(epsilon, change) <= epsilon + 0.02
 
 
 def test_the_law_finds_a_rounded_sum() -> None:
@@ -214,7 +232,8 @@ def test_stated_stds_hold_at_every_tick(shape: int, rate: float) -> None:
 
 @pytest.mark.parametrize("rate", [0.3, 1.0, 4.0])
 def test_one_tick_far_in_a_long_block_keeps_its_std(rate: float) -> None:
-    # whole numbers move the correction of most streams past a half at the same tick: the dither spreads that
+    # whole numbers move the correction of most streams past a half at the same tick: the dither
+    # spreads that
     made = Terrace(60, least_squares((60,), (900, 124), rate), rate)
     rows = noise(made, 20_000).rows(1, 60).astype(float)
     days = np.diff(rows, axis=0, prepend=0)
@@ -246,14 +265,22 @@ def test_quotients_and_products_are_rounded_symmetrically() -> None:
     for by in (1, 2, 3, 240):
         exact = [abs(int(n)) * 2 // by for n in numbers]
         sizes = [(twice + 1) // 2 for twice in exact]
-        expected = [size if n >= 0 else -size for n, size in zip(numbers.tolist(), sizes, strict=True)]
-        assert rounded_quotient(numbers // 2 * 2, by).tolist() == [
-            (1 if n >= 0 else -1) * ((2 * abs(n) + by) // (2 * by)) for n in (numbers // 2 * 2).tolist()
+        expected = [
+            size if n >= 0 else -size for n, size in zip(numbers.tolist(), sizes, strict=True)
         ]
-        assert rounded_quotient(-numbers[1:], by).tolist() == (-rounded_quotient(numbers[1:], by)).tolist()
+        assert rounded_quotient(numbers // 2 * 2, by).tolist() == [
+            (1 if n >= 0 else -1) * ((2 * abs(n) + by) // (2 * by))
+            for n in (numbers // 2 * 2).tolist()
+        ]
+        assert (
+            rounded_quotient(-numbers[1:], by).tolist()
+            == (-rounded_quotient(numbers[1:], by)).tolist()
+        )
         assert len(expected) == len(numbers)
     for weight in (0, 1, 32768, 65535):
-        expected = [(1 if n >= 0 else -1) * ((abs(n) * weight + 32768) >> 16) for n in numbers.tolist()]
+        expected = [
+            (1 if n >= 0 else -1) * ((abs(n) * weight + 32768) >> 16) for n in numbers.tolist()
+        ]
         assert rounded_product(numbers, weight).tolist() == expected
 
 

@@ -1,7 +1,9 @@
-"""Noise is whole numbers of 64 bits from the draw to the sum with the data: beyond 2^53 doubles lose the last bit.
+"""Noise is whole numbers of 64 bits from the draw to the sum with the data: beyond 2^53 doubles
+lose the last bit.
 
-A double that is too large for its last bit is rounded to even before the data come, and then an odd number says that
-one event more was counted. Streams are put at the place where noise has grown that far: late ticks, by their snapshots.
+A double that is too large for its last bit is rounded to even before the data come, and then an odd
+number says that one event more was counted. Streams are put at the place where noise has grown that
+far: late ticks, by their snapshots.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ FAR = 2**54 + 1
 
 def stream_of(name: str | None, delta: float, **rest: Any) -> Stream:
     horizon = rest.pop("horizon", 60)
-    return Stream(Histogram(CELLS), Budget(1.0, delta), horizon, name, secret=SECRET, replay=True, **rest)
+    return Stream(
+        Histogram(CELLS), Budget(1.0, delta), horizon, name, secret=SECRET, replay=True, **rest
+    )
 
 
 def far_out(state: dict[str, Any]) -> dict[str, Any]:
@@ -59,8 +63,11 @@ def released_far_out(name: str, delta: float, events: int) -> tuple[AnyArray, An
 
 @pytest.mark.parametrize("events", [0, 1])
 @pytest.mark.parametrize(("name", "delta"), LATE)
-def test_what_is_published_is_the_double_of_an_exact_sum(name: str, delta: float, events: int) -> None:
-    """For both neighbours: a function of the exact sum, so rounding it says nothing that the sum does not say."""
+def test_what_is_published_is_the_double_of_an_exact_sum(
+    name: str, delta: float, events: int
+) -> None:
+    """For both neighbours: a function of the exact sum, so rounding it says nothing that the sum
+    does not say."""
     found, exact = released_far_out(name, delta, events)
     assert np.array_equal(found, exact.astype(np.float64))
 
@@ -71,7 +78,9 @@ def in_doubles(taken: Callable[[Any, int], AnyArray]) -> Callable[[Any, int], An
 
 
 @pytest.mark.parametrize(("name", "delta"), LATE)
-def test_noise_in_doubles_is_caught(name: str, delta: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_noise_in_doubles_is_caught(
+    name: str, delta: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for kind in (FreshStream, PeriodicStream, PureStream):
         monkeypatch.setattr(kind, "take", in_doubles(kind.take))
     found, exact = released_far_out(name, delta, 1)
@@ -148,13 +157,20 @@ def test_snapshots_of_older_versions_hold_the_same_noise_as_doubles() -> None:
     args = (noise._each.scale, CELLS, noise._secret, 0, 0.0, 60)
     one = FreshStream(*args, {**dumped, "before": dumped["before"].astype(np.float64)})
     assert np.array_equal(one.take(9), noise.take(9))
-    for wrong in (np.full(CELLS, 0.5), np.full(CELLS, np.nan), np.full(CELLS, 2**61), np.zeros(3), np.full(CELLS, "1")):
+    for wrong in (
+        np.full(CELLS, 0.5),
+        np.full(CELLS, np.nan),
+        np.full(CELLS, 2**61),
+        np.zeros(3),
+        np.full(CELLS, "1"),
+    ):
         with pytest.raises(SnapshotError):
             whole_noise(wrong, CELLS)
 
 
 def test_noise_without_room_is_refused_before_it_is_drawn() -> None:
-    """Where noise could pass what doubles decide, or 64 bits hold, nothing is built: not in the middle of a stream."""
+    """Where noise could pass what doubles decide, or 64 bits hold, nothing is built: not in the
+    middle of a stream."""
 
     def build(engine: Any, horizon: int | None, grid: float) -> Any:
         budget = Budget(1.0, 1e-6)
@@ -169,7 +185,15 @@ def test_noise_without_room_is_refused_before_it_is_drawn() -> None:
     assert build(Periods(7, None), None, wide).limit < 2**40
     tall = Dense.of_noise(np.tri(8) * 100.0)
     with pytest.raises(TooLarge, match="coarser grid"):
-        build_noise(tall, cells=1, grid=wide, sensitivity=1.0, budget=Budget(1.0, 1e-6), horizon=8, secret=SECRET)
+        build_noise(
+            tall,
+            cells=1,
+            grid=wide,
+            sensitivity=1.0,
+            budget=Budget(1.0, 1e-6),
+            horizon=8,
+            secret=SECRET,
+        )
     assert build(Anytime(), None, 1.0).limit > 2**20
 
 

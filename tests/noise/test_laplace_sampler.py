@@ -1,4 +1,5 @@
-"""Exact discrete Laplace noise: the exact path, close calls, the distribution with planted bugs, replay."""
+"""Exact discrete Laplace noise: the exact path, close calls, the distribution with planted bugs,
+replay."""
 
 from __future__ import annotations
 
@@ -53,7 +54,8 @@ def test_decisions_against_fifty_digits(rate: float) -> None:
 
 @pytest.mark.parametrize("rate", [0.05, 0.5, 2.0])
 def test_distribution_and_a_planted_bug_is_caught(rate: float) -> None:
-    """χ² of 200,000 numbers at 1e-6 against the exact probabilities; a rate that is off by 3 % must be seen."""
+    """χ² of 200,000 numbers at 1e-6 against the exact probabilities; a rate that is off by 3 % must
+    be seen."""
     x = ExactLaplace(SECRET).draw(np.arange(100000), rate, 2).ravel()
     top = quantile(rate, 1e-3)
     seen = np.bincount(np.clip(x, -top - 1, top + 1) + top + 1, minlength=2 * top + 3)
@@ -86,7 +88,8 @@ KNOWN = [-2, -1, 1, 3, 12, 9, -4, 25]
 
 
 def test_a_rate_for_each_draw() -> None:
-    """Each draw is the number that it has among draws of its rate alone, in any order and by the exact way as well."""
+    """Each draw is the number that it has among draws of its rate alone, in any order and by the
+    exact way as well."""
     rates = np.asarray([2.0**-30, 0.001, 0.3, 1.0, 7.5, 64.0] * 20)
     draws = np.arange(len(rates))
     table = ExactLaplace(SECRET).draw(draws, rates, 3)
@@ -99,7 +102,8 @@ def test_a_rate_for_each_draw() -> None:
 
 
 def test_numbers_of_different_rates_are_independent() -> None:
-    """Neighbouring draws with rates 0.1 and 0.3: no correlation in 100,000 pairs; one shared uniform would show 0.9."""
+    """Neighbouring draws with rates 0.1 and 0.3: no correlation in 100,000 pairs; one shared
+    uniform would show 0.9."""
     rates = np.tile([0.1, 0.3], 50_000)
     x = ExactLaplace(SECRET).draw(np.arange(100_000), rates, 1).reshape(-1, 2).astype(float)
     assert abs(np.corrcoef(x.T)[0, 1]) < 5 / math.sqrt(50_000)

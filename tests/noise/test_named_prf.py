@@ -21,7 +21,9 @@ def test_noise_of_a_name_is_the_same_in_every_company() -> None:
     backwards = near(ExactNoise(SECRET, names[::-1]), 3, 9, len(names))[:, ::-1]
     assert np.array_equal(together, backwards)
     for number in (0, 17, 699):  # one by one: another way through the sampler
-        assert np.array_equal(near(ExactNoise(SECRET, [names[number]]), 3, 9, 1)[:, 0], together[:, number])
+        assert np.array_equal(
+            near(ExactNoise(SECRET, [names[number]]), 3, 9, 1)[:, 0], together[:, number]
+        )
 
 
 def test_the_exact_way_gives_the_same_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,4 +47,6 @@ def test_blocks_of_two_names_and_of_numbered_cells_do_not_meet() -> None:
     named = NamedPrf(SECRET, ["x", "y", "z"]).words(blocks)
     plain = Prf(SECRET).words(blocks)
     assert len({row.tobytes() for row in (*named, *plain)}) == 2 * len(blocks)
-    assert not np.array_equal(named, NamedPrf(SECRET.derive("other"), ["x", "y", "z"]).words(blocks))
+    assert not np.array_equal(
+        named, NamedPrf(SECRET.derive("other"), ["x", "y", "z"]).words(blocks)
+    )

@@ -1,7 +1,8 @@
 """Exact normals are standard normal and independent; every check must also reject a planted fault.
 
-The secret is fixed, so the tests are deterministic. A check passes at a p-value above ACCEPT (or a score below 4.5
-standard errors, p = 7e-6), and every planted fault must fall below REJECT (or above 6, p = 2e-9).
+The secret is fixed, so the tests are deterministic. A check passes at a p-value above ACCEPT (or a
+score below 4.5 standard errors, p = 7e-6), and every planted fault must fall below REJECT (or above
+6, p = 2e-9).
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def truncated(z: Sample, at: float) -> Sample:
     return np.where(np.abs(z) > at, z / 2, z)
 
 
-# -- the marginal distribution: p-values ----------------------------------------------------------------------
+# -- the marginal distribution: p-values -----------------------------------------------------------
 
 
 def chi_square(z: Sample) -> float:
@@ -61,7 +62,8 @@ def kolmogorov_smirnov(z: Sample) -> float:
 def tail_counts(z: Sample) -> float:
     """The smallest exact binomial p-value of the counts beyond 3, 3.5, 4 and 4.5, times 4."""
     values = [
-        stats.binomtest(int((np.abs(z) > t).sum()), z.size, 2 * special.ndtr(-t)).pvalue for t in (3, 3.5, 4, 4.5)
+        stats.binomtest(int((np.abs(z) > t).sum()), z.size, 2 * special.ndtr(-t)).pvalue
+        for t in (3, 3.5, 4, 4.5)
     ]
     return min(1.0, 4 * min(values))
 
@@ -76,7 +78,9 @@ def test_marginal(check: Callable[[Sample], float]) -> None:
 
 @pytest.mark.parametrize("check", MARGINAL)
 @pytest.mark.parametrize("factor", soak_but([1.01], [0.99, 1.01]))
-def test_marginal_rejects_sigma_off_by_one_percent(check: Callable[[Sample], float], factor: float) -> None:
+def test_marginal_rejects_sigma_off_by_one_percent(
+    check: Callable[[Sample], float], factor: float
+) -> None:
     if check is tail_counts:
         factor = factor**3  # tails hold fewer numbers: they catch 3 %
     assert check(factor * sample()) < REJECT
@@ -89,7 +93,7 @@ def test_marginal_rejects_a_shift_and_a_truncated_tail() -> None:
     assert tail_counts(np.where(sample() > 3.5, -sample() / 2, sample())) < REJECT
 
 
-# -- moments: scores in standard errors -----------------------------------------------------------------------
+# -- moments: scores in standard errors ------------------------------------------------------------
 
 
 def moment_scores(z: Sample) -> Sample:
@@ -115,11 +119,12 @@ def test_moments_reject_planted_faults() -> None:
     assert np.abs(moment_scores(skewed)[2]) > HIGH
 
 
-# -- tails to 6σ and beyond, by the exact tables --------------------------------------------------------------
+# -- tails to 6σ and beyond, by the exact tables ---------------------------------------------------
 
 
 def tail_from_table(table: tuple[tuple[int, int], ...], bits: int, t: int) -> mpmath.mpf:
-    """P(|z| ≥ t) that a table of C_k implies: Σ_{k≥t} P(k) A_k / Σ P(k) A_k, where A_k = P(kept | k)."""
+    """P(|z| ≥ t) that a table of C_k implies: Σ_{k≥t} P(k) A_k / Σ P(k) A_k, where A_k = P(kept |
+    k)."""
     with mpmath.workdps(80):
         c = [mpmath.mpf(lo + hi) / 2 / mpmath.mpf(2) ** bits for lo, hi in table]
         weights = [c[0], *(b - a for a, b in pairwise(c))]
@@ -141,7 +146,8 @@ def test_the_tables_have_the_tails_of_the_normal(t: int) -> None:
 def test_a_truncated_or_rescaled_table_is_noticed() -> None:
     good = cumulative(223)
     cut = (*good[:5], (2**223, 2**223))  # nothing beyond 6
-    blunt = tuple((lo >> 190 << 190, hi >> 190 << 190) for lo, hi in good)  # 33 bits: too few for 7σ
+    # 33 bits: too few for 7σ
+    blunt = tuple((lo >> 190 << 190, hi >> 190 << 190) for lo, hi in good)
     with mpmath.workdps(80):
         assert tail_from_table(cut, 223, 6) == 0
         assert abs(tail_from_table(cut, 223, 5) / mpmath.erfc(5 / mpmath.sqrt(2)) - 1) > 1e-4
@@ -149,7 +155,8 @@ def test_a_truncated_or_rescaled_table_is_noticed() -> None:
 
 
 class Tail(Prf):
-    """The real key stream with v moved into the interval of one k: draws from the tail without waiting for it."""
+    """The real key stream with v moved into the interval of one k: draws from the tail without
+    waiting for it."""
 
     def __init__(self, secret: Secret, k: int) -> None:
         super().__init__(secret)
@@ -188,14 +195,15 @@ def test_shape_within_each_unit_interval(k: int) -> None:
     assert np.all(np.floor(np.abs(z)) == k)
     assert stats.kstest(np.abs(z).ravel(), tail_cdf(k)).pvalue > ACCEPT
     assert abs((z > 0).sum() - z.size / 2) < LOW * np.sqrt(z.size) / 2
-    # Planted faults: the density of the neighbouring interval, and a tail cut off inside the interval.
+    # Planted faults: the density of the neighbouring interval, and a tail cut off inside the
+    # interval.
     wrong = np.abs(conditional(k + 1 if k < 8 else k - 1)).ravel()
     assert stats.kstest(wrong - np.floor(wrong) + k, tail_cdf(k)).pvalue < REJECT
     cut = np.where(np.abs(z) > k + 0.8, k + (np.abs(z) - k) / 2, np.abs(z)).ravel()
     assert k > 3 or stats.kstest(cut, tail_cdf(k)).pvalue < REJECT
 
 
-# -- independence: scores in standard errors ------------------------------------------------------------------
+# -- independence: scores in standard errors -------------------------------------------------------
 
 
 def lag_scores(z: Sample, axis: int) -> Sample:
@@ -263,7 +271,9 @@ def test_other_secrets_are_independent() -> None:
 def byte_p_values(words: np.ndarray) -> list[float]:
     """Each of the 8 bytes of a word is uniform."""
     octets = words.ravel().view(np.uint8).reshape(-1, 8)
-    return [float(stats.chisquare(np.bincount(octets[:, i], minlength=256)).pvalue) for i in range(8)]
+    return [
+        float(stats.chisquare(np.bincount(octets[:, i], minlength=256)).pvalue) for i in range(8)
+    ]
 
 
 def test_low_bits_and_signs_are_uniform() -> None:
@@ -275,13 +285,15 @@ def test_low_bits_and_signs_are_uniform() -> None:
     assert min(byte_p_values(stuck)) < REJECT
 
 
-# -- another library's exact sampler as oracle ----------------------------------------------------------------
+# -- another library's exact sampler as oracle -----------------------------------------------------
 
 
 def test_agrees_with_the_discrete_gaussian_of_opendp() -> None:
-    """OpenDP at scale 1000 against ours, both in units of 250: at this scale the two laws differ by less than 1e-6.
+    """OpenDP at scale 1000 against ours, both in units of 250: at this scale the two laws differ by
+    less than 1e-6.
 
-    Its randomness cannot be fixed, so the threshold is p > 1e-7: one false alarm in ten million runs.
+    Its randomness cannot be fixed, so the threshold is p > 1e-7: one false alarm in ten million
+    runs.
     """
     import opendp.prelude as dp
 
@@ -292,7 +304,10 @@ def test_agrees_with_the_discrete_gaussian_of_opendp() -> None:
 
     def p_value(z: Sample) -> float:
         ours = np.rint(1000 * z.ravel()).astype(np.int64)
-        table = [np.bincount(np.clip((a + 125) // 250, -13, 13) + 13, minlength=27) for a in (ours, theirs)]
+        table = [
+            np.bincount(np.clip((a + 125) // 250, -13, 13) + 13, minlength=27)
+            for a in (ours, theirs)
+        ]
         return float(stats.chi2_contingency(np.array(table)).pvalue)
 
     assert p_value(sample()) > 1e-7

@@ -1,4 +1,5 @@
-"""Exact normals: equal to a 200-digit reference, the same by every road, and exact in every representation."""
+"""Exact normals: equal to a 200-digit reference, the same by every road, and exact in every
+representation."""
 
 from __future__ import annotations
 
@@ -43,23 +44,34 @@ class AlwaysExact(ExactNoise):
     _margin = 2.0
 
 
-# -- an independent reference ---------------------------------------------------------------------------------
+# -- an independent reference ----------------------------------------------------------------------
 
 
 def reference(draw: int, cell: int) -> int:
-    """z · 2^128 by 200-digit arithmetic on 640 bits of each uniform, sharing no code with the package."""
+    """z · 2^128 by 200-digit arithmetic on 640 bits of each uniform, sharing no code with the
+    package."""
     key = hashlib.blake2b(
-        b"evercount/noise/exact/1", digest_size=32, key=bytes.fromhex(KEY), person=b"evercount.derive"
+        b"evercount/noise/exact/1",
+        digest_size=32,
+        key=bytes.fromhex(KEY),
+        person=b"evercount.derive",
     ).digest()
     for attempt in range(100):
-        start = draw.to_bytes(6, "big") + attempt.to_bytes(2, "big") + cell.to_bytes(4, "big") + bytes(4)
+        start = (
+            draw.to_bytes(6, "big")
+            + attempt.to_bytes(2, "big")
+            + cell.to_bytes(4, "big")
+            + bytes(4)
+        )
         stream = Cipher(algorithms.AES(key), modes.CTR(start)).encryptor().update(bytes(16 * 16))
         w = [int.from_bytes(stream[i : i + 8], "little") for i in range(0, len(stream), 8)]
         expansions = {"x": f"{w[0]:064b}{w[1]:064b}", "u": f"{w[2]:064b}", "v": f"{w[3] >> 1:063b}"}
         for block in range(2, 14):
             expansions["xuv"[(block - 2) % 3]] += f"{w[2 * block]:064b}{w[2 * block + 1]:064b}"
         with mpmath.workdps(200):
-            x, u, v = (mpmath.ldexp(mpmath.mpf(int(text, 2)), -len(text)) for text in expansions.values())
+            x, u, v = (
+                mpmath.ldexp(mpmath.mpf(int(text, 2)), -len(text)) for text in expansions.values()
+            )
             weights = [mpmath.exp(-mpmath.mpf(k * k) / 2) for k in range(40)]
             scaled, k = v * mpmath.fsum(weights), 0
             while scaled >= mpmath.fsum(weights[: k + 1]):
@@ -78,12 +90,17 @@ def test_equals_the_reference() -> None:
 
 @pytest.mark.parametrize(("draw", "cell"), [(0, 0), (DRAWS - 1, CELLS - 1), (2**40 + 5, 2**31)])
 def test_equals_the_reference_at_the_corners(draw: int, cell: int) -> None:
-    assert make().normals(draw, draw + 1, 1, first_cell=cell).to_ints()[0, 0] == reference(draw, cell)
+    assert make().normals(draw, draw + 1, 1, first_cell=cell).to_ints()[0, 0] == reference(
+        draw, cell
+    )
 
 
-@pytest.mark.parametrize(("draws", "cells"), [(1, 3), (1, 200), (3, 500)], ids=["lone", "several", "many"])
+@pytest.mark.parametrize(
+    ("draws", "cells"), [(1, 3), (1, 200), (3, 500)], ids=["lone", "several", "many"]
+)
 def test_forced_exact_path_gives_identical_numbers(draws: int, cells: int) -> None:
-    """With a margin of 2 no decision is left to doubles; every road of the sampler must agree with itself."""
+    """With a margin of 2 no decision is left to doubles; every road of the sampler must agree with
+    itself."""
     forced, usual = make(AlwaysExact).normals(0, draws, cells), make().normals(0, draws, cells)
     assert np.array_equal(forced.to_ints(), usual.to_ints())
 
@@ -108,12 +125,13 @@ KNOWN = {
 
 
 def test_known_answers() -> None:
-    """z · 2^128 for the key 00 01 … 1f. They may never change: stored streams are replayed from them."""
+    """z · 2^128 for the key 00 01 … 1f. They may never change: stored streams are replayed from
+    them."""
     for (draw, cell), answer in KNOWN.items():
         assert make().normals(draw, draw + 1, 1, first_cell=cell).to_ints()[0, 0] == answer
 
 
-# -- the same number by every road ----------------------------------------------------------------------------
+# -- the same number by every road -----------------------------------------------------------------
 
 
 def test_blocks_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,7 +144,9 @@ def test_blocks_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     by_rows = np.concatenate([noise.normals(d, d + 7, cells).to_ints() for d in range(0, 56, 7)])
     assert np.array_equal(by_rows, whole[:56])
-    by_columns = np.concatenate([noise.normals(0, draws, 15, first_cell=c).to_ints() for c in range(0, 90, 15)], 1)
+    by_columns = np.concatenate(
+        [noise.normals(0, draws, 15, first_cell=c).to_ints() for c in range(0, 90, 15)], 1
+    )
     assert np.array_equal(by_columns, whole)
     for d, c in ((0, 0), (59, 89), (17, 3), (30, 88)):
         assert noise.normals(d, d + 1, 1, first_cell=c).to_ints()[0, 0] == whole[d, c]
@@ -162,7 +182,15 @@ def test_empty_requests() -> None:
 
 @pytest.mark.parametrize(
     "request_",
-    [(-1, 1, 1), (2, 1, 1), (0, DRAWS + 1, 1), (0, 1, -1), (0, 1, 1, -1), (0, 1, 1, CELLS), (0, 1, CELLS + 1)],
+    [
+        (-1, 1, 1),
+        (2, 1, 1),
+        (0, DRAWS + 1, 1),
+        (0, 1, -1),
+        (0, 1, 1, -1),
+        (0, 1, 1, CELLS),
+        (0, 1, CELLS + 1),
+    ],
 )
 def test_illegal_requests(request_: tuple[int, ...]) -> None:
     with pytest.raises(ParameterError):
@@ -182,7 +210,7 @@ def test_a_request_that_would_not_fit_is_refused() -> None:
         make().normals(0, 2**20, 2**20)
 
 
-# -- exact arithmetic -----------------------------------------------------------------------------------------
+# -- exact arithmetic ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("bits", [10, 64, 160, 500])
@@ -201,7 +229,8 @@ def test_exp_minus_brackets_tightly(bits: int) -> None:
 
 @pytest.mark.parametrize("work", [6, 8, 11, 300, 900])
 def test_series_brackets(work: int) -> None:
-    """At few bits every argument that `exp_minus` can ask for; at many bits, and many terms, 200 of them."""
+    """At few bits every argument that `exp_minus` can ask for; at many bits, and many terms, 200 of
+    them."""
     step = max(1, (1 << work) // 3211)
     for argument in range(0, (1 << work) // 16 + 2, step):
         lo, hi = _series(argument, work)
@@ -264,7 +293,8 @@ class Bits:
 @pytest.mark.parametrize("k", [0, 1, 5, 12])
 @pytest.mark.parametrize("agree", [100, 300, 700])
 def test_acceptance_is_right_however_close(k: int, agree: int) -> None:
-    """u equals exp(−y) in `agree` bits and differs only after them: more bits are read, and the answer is right."""
+    """u equals exp(−y) in `agree` bits and differs only after them: more bits are read, and the
+    answer is right."""
     x = 0x9E3779B97F4A7C15F39CC0605CEDC834
     with mpmath.workdps(400):
         real = mpmath.ldexp(mpmath.mpf(x), -128)
@@ -276,7 +306,8 @@ def test_acceptance_is_right_however_close(k: int, agree: int) -> None:
 
 
 def test_acceptance_depends_on_the_bits_of_x_that_are_not_returned() -> None:
-    """u lies between the p of the first 128 bits of x and the p of all of x: only the later bits of x can tell."""
+    """u lies between the p of the first 128 bits of x and the p of all of x: only the later bits of
+    x can tell."""
     x, k = 2**120 + 987654321, 12
     ones = (x << 256) + 2**256 - 1
     with mpmath.workdps(400):
@@ -304,7 +335,8 @@ def test_integer_part_is_right_however_close(k: int, agree: int) -> None:
 
 
 class Planted(Prf):
-    """The real key stream, except for blocks that are written by hand: such ties are too rare to wait for."""
+    """The real key stream, except for blocks that are written by hand: such ties are too rare to
+    wait for."""
 
     def __init__(self, secret: Secret, blocks: dict[bytes, bytes]) -> None:
         super().__init__(secret)
@@ -312,7 +344,9 @@ class Planted(Prf):
 
     def encrypt(self, blocks: bytes) -> bytes:
         real = super().encrypt(blocks)
-        pieces = [self.blocks.get(blocks[i : i + 16], real[i : i + 16]) for i in range(0, len(blocks), 16)]
+        pieces = [
+            self.blocks.get(blocks[i : i + 16], real[i : i + 16]) for i in range(0, len(blocks), 16)
+        ]
         return b"".join(pieces)
 
     def words(self, blocks: np.ndarray) -> np.ndarray:
@@ -364,7 +398,8 @@ def test_a_close_acceptance_is_settled_by_more_bits(cells: int, above: bool) -> 
 
 
 def test_doubles_are_far_more_accurate_than_the_margin_needs() -> None:
-    """Lemma 3 of the proof assumes exp right to 2^−37; and the whole computed p is measured against the truth."""
+    """Lemma 3 of the proof assumes exp right to 2^−37; and the whole computed p is measured against
+    the truth."""
     rng = np.random.default_rng(2)
     words = rng.integers(0, 2**64, (3000, 2), dtype=np.uint64)
     k = rng.integers(0, 13, 3000)
@@ -374,12 +409,14 @@ def test_doubles_are_far_more_accurate_than_the_margin_needs() -> None:
         for number, computed in enumerate(np.exp(y)):
             argument = mpmath.mpf(float(y[number]))
             assert abs(computed - mpmath.exp(argument)) < 2.0**-45
-            real = (int(words[number, 0]) + mpmath.ldexp(mpmath.mpf(int(words[number, 1])), -64)) / 2**64
+            real = (
+                int(words[number, 0]) + mpmath.ldexp(mpmath.mpf(int(words[number, 1])), -64)
+            ) / 2**64
             true = mpmath.exp(-real * (2 * int(k[number]) + real) / 2)
             assert abs(computed - true) < exact.DECISION_MARGIN / 2**8
 
 
-# -- representations ------------------------------------------------------------------------------------------
+# -- representations -------------------------------------------------------------------------------
 
 
 def extremes() -> Normals:
@@ -400,7 +437,9 @@ def test_slices_add_up_to_the_number(source: str) -> None:
     assert np.abs(third).max() <= 2.0**-40
     for part in (first, second, third):
         assert np.all(part * z.sign >= 0)
-    for number, *parts in zip(z.to_ints().ravel(), first.ravel(), second.ravel(), third.ravel(), strict=True):
+    for number, *parts in zip(
+        z.to_ints().ravel(), first.ravel(), second.ravel(), third.ravel(), strict=True
+    ):
         total = sum(Fraction(float(part)) for part in parts)
         assert abs(total - Fraction(int(number), 2**FRACTION_BITS)) <= Fraction(1, 2**92)
 

@@ -1,4 +1,5 @@
-"""Exact normals in a row: equal to a 200-digit reference, however many attempts are made at once, and normal."""
+"""Exact normals in a row: equal to a 200-digit reference, however many attempts are made at once,
+and normal."""
 
 from __future__ import annotations
 
@@ -36,14 +37,18 @@ class AlwaysExact(NormalSequence):
     _margin = 2.0
 
 
-# -- an independent reference ---------------------------------------------------------------------------------
+# -- an independent reference ----------------------------------------------------------------------
 
 
 @lru_cache(maxsize=1)
 def attempts() -> list[int | None]:
-    """z · 2^128 of each attempt, None if rejected, by 200-digit arithmetic that shares no code with the package."""
+    """z · 2^128 of each attempt, None if rejected, by 200-digit arithmetic that shares no code with
+    the package."""
     key = hashlib.blake2b(
-        b"evercount/noise/sequence/1", digest_size=32, key=bytes.fromhex(KEY), person=b"evercount.derive"
+        b"evercount/noise/sequence/1",
+        digest_size=32,
+        key=bytes.fromhex(KEY),
+        person=b"evercount.derive",
     ).digest()
     made: list[int | None] = []
     with mpmath.workdps(200):
@@ -51,17 +56,27 @@ def attempts() -> list[int | None]:
         total = mpmath.fsum(weights)
         for j in range(400):
             start = bytes(8) + j.to_bytes(4, "big") + bytes(4)
-            stream = Cipher(algorithms.AES(key), modes.CTR(start)).encryptor().update(bytes(16 * 16))
+            stream = (
+                Cipher(algorithms.AES(key), modes.CTR(start)).encryptor().update(bytes(16 * 16))
+            )
             w = [int.from_bytes(stream[i : i + 8], "little") for i in range(0, len(stream), 8)]
-            expansions = {"x": f"{w[0]:064b}{w[1]:064b}", "u": f"{w[2]:064b}", "v": f"{w[3] >> 1:063b}"}
+            expansions = {
+                "x": f"{w[0]:064b}{w[1]:064b}",
+                "u": f"{w[2]:064b}",
+                "v": f"{w[3] >> 1:063b}",
+            }
             for block in range(2, 14):
                 expansions["xuv"[(block - 2) % 3]] += f"{w[2 * block]:064b}{w[2 * block + 1]:064b}"
-            x, u, v = (mpmath.ldexp(mpmath.mpf(int(text, 2)), -len(text)) for text in expansions.values())
+            x, u, v = (
+                mpmath.ldexp(mpmath.mpf(int(text, 2)), -len(text)) for text in expansions.values()
+            )
             k = 0
             while v * total >= mpmath.fsum(weights[: k + 1]):
                 k += 1
             kept = u < mpmath.exp(-x * (2 * k + x) / 2)
-            made.append((-1 if w[3] & 1 else 1) * ((k << 128) + (w[0] << 64) + w[1]) if kept else None)
+            made.append(
+                (-1 if w[3] & 1 else 1) * ((k << 128) + (w[0] << 64) + w[1]) if kept else None
+            )
     return made
 
 
@@ -140,17 +155,20 @@ def test_it_shares_no_block_with_other_noise() -> None:
     assert not set(sequence) & set(other)
 
 
-# -- close decisions, planted ---------------------------------------------------------------------------------
+# -- close decisions, planted ----------------------------------------------------------------------
 
 
 class Planted(Prf):
-    """The real key stream, except for blocks that are written by hand: such ties are too rare to wait for."""
+    """The real key stream, except for blocks that are written by hand: such ties are too rare to
+    wait for."""
 
     blocks: dict[bytes, bytes] = {}  # noqa: RUF012
 
     def encrypt(self, blocks: bytes) -> bytes:
         real = super().encrypt(blocks)
-        pieces = [self.blocks.get(blocks[i : i + 16], real[i : i + 16]) for i in range(0, len(blocks), 16)]
+        pieces = [
+            self.blocks.get(blocks[i : i + 16], real[i : i + 16]) for i in range(0, len(blocks), 16)
+        ]
         return b"".join(pieces)
 
 
@@ -192,12 +210,16 @@ def test_every_threshold_is_searched_where_the_table_is_too_coarse(
 
 
 @pytest.mark.parametrize("above", [False, True])
-def test_a_close_acceptance_is_settled_by_more_bits(above: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_close_acceptance_is_settled_by_more_bits(
+    above: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """u agrees with exp(−x²/2) in 64 bits; the next block puts it on either side."""
     x = 2**127 + 12345
     with mpmath.workdps(200):
         real = mpmath.ldexp(mpmath.mpf(x), -128)
-        long = int(mpmath.floor(mpmath.ldexp(mpmath.exp(-(real**2) / 2), 192))) + (1 if above else -1)
+        long = int(mpmath.floor(mpmath.ldexp(mpmath.exp(-(real**2) / 2), 192))) + (
+            1 if above else -1
+        )
     blocks = {
         counter(0, 0, 0, 0): little(x >> 64, x & (2**64 - 1)),
         counter(0, 0, 0, 1): little(long >> 128, 1),  # v = 0: k = 0, negative
@@ -213,7 +235,7 @@ def test_the_table_holds_k_or_nan() -> None:
     assert np.array_equal(parts[table != 255], table[table != 255])
 
 
-# -- the distribution -----------------------------------------------------------------------------------------
+# -- the distribution ------------------------------------------------------------------------------
 
 ACCEPT, REJECT = 1e-3, 1e-4  # p-values: the secret is fixed, so the tests are deterministic
 
@@ -231,7 +253,8 @@ def chi_square(z: np.ndarray) -> float:
 
 
 def neighbours(z: np.ndarray) -> float:
-    """The 8 × 8 table of consecutive pairs, cells of equal probability: independence and the marginal at once."""
+    """The 8 × 8 table of consecutive pairs, cells of equal probability: independence and the
+    marginal at once."""
     cell = np.searchsorted(special.ndtri(np.arange(1, 8) / 8), z)
     pairs = cell[0::2] * 8 + cell[1::2]
     return float(stats.chisquare(np.bincount(pairs, minlength=64)).pvalue)
@@ -246,14 +269,16 @@ def test_numbers_are_normal_and_independent() -> None:
     assert chi_square(0.97 * z) < REJECT
 
 
-@pytest.mark.parametrize(("name", "value"), [("_ZERO", -2.0), ("_ZERO", 0.02), ("_MINUS_HALF", -0.45)])
+@pytest.mark.parametrize(
+    ("name", "value"), [("_ZERO", -2.0), ("_ZERO", 0.02), ("_MINUS_HALF", -0.45)]
+)
 def test_a_planted_bug_is_caught(name: str, value: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is rejected; close ones are always rejected; a wrong exponent."""
     monkeypatch.setattr(exact, name, np.asarray(value))
     assert chi_square(sample()) < REJECT
 
 
-# -- what is refused ------------------------------------------------------------------------------------------
+# -- what is refused -------------------------------------------------------------------------------
 
 
 def test_illegal_requests() -> None:

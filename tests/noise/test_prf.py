@@ -1,4 +1,5 @@
-"""The key stream: AES-256-CTR as the library itself computes it, known answers, and distinct counters."""
+"""The key stream: AES-256-CTR as the library itself computes it, known answers, and distinct
+counters."""
 
 from __future__ import annotations
 
@@ -27,11 +28,17 @@ PLACES = [(0, 0, 0), (1, 2, 3), (DRAWS - 1, CELLS - 1, ATTEMPTS - 1), (123456789
 
 
 def ctr_stream(draw: int, cell: int, attempt: int, length: int) -> bytes:
-    """The key stream computed independently: hashlib for the key, the library's own CTR mode for the blocks."""
+    """The key stream computed independently: hashlib for the key, the library's own CTR mode for
+    the blocks."""
     key = hashlib.blake2b(
-        EXACT_NOISE_LABEL.encode(), digest_size=32, key=bytes.fromhex(KEY), person=b"evercount.derive"
+        EXACT_NOISE_LABEL.encode(),
+        digest_size=32,
+        key=bytes.fromhex(KEY),
+        person=b"evercount.derive",
     ).digest()
-    start = draw.to_bytes(6, "big") + attempt.to_bytes(2, "big") + cell.to_bytes(4, "big") + bytes(4)
+    start = (
+        draw.to_bytes(6, "big") + attempt.to_bytes(2, "big") + cell.to_bytes(4, "big") + bytes(4)
+    )
     return Cipher(algorithms.AES(key), modes.CTR(start)).encryptor().update(bytes(length))
 
 
@@ -45,8 +52,16 @@ def test_cipher_is_aes_256() -> None:
 KNOWN = {
     (0, 0, 0): "df626b81cb407d222290755abe6f702b966e5b9eaf038aba23bd926d3a35dcb2",
     (1, 2, 3): "0d314f4649fbe8048c9f4efd79e89c54ce07e2fddc6fdaa1a4c00b9b2d9e4165",
-    (DRAWS - 1, CELLS - 1, ATTEMPTS - 1): "0a51d0e614ab8503dc8df98dc92c94759048d24e31eb4ca4732718ccc1b8594c",
-    (123456789012, 987654321, 5): "3c9d2b658639ad9e76e982cc0170d83a784014560e1551ac49fcd80c414a0309",
+    (
+        DRAWS - 1,
+        CELLS - 1,
+        ATTEMPTS - 1,
+    ): "0a51d0e614ab8503dc8df98dc92c94759048d24e31eb4ca4732718ccc1b8594c",
+    (
+        123456789012,
+        987654321,
+        5,
+    ): "3c9d2b658639ad9e76e982cc0170d83a784014560e1551ac49fcd80c414a0309",
 }
 
 
@@ -79,7 +94,11 @@ def test_vectorised_words_are_the_same_stream(place: tuple[int, int, int]) -> No
 def test_expansions_read_every_block_once(place: tuple[int, int, int]) -> None:
     stream = ctr_stream(*place, 16 * 20)
     words = [int.from_bytes(stream[i : i + 8], "little") for i in range(0, len(stream), 8)]
-    expected = {"x": f"{words[0]:064b}{words[1]:064b}", "u": f"{words[2]:064b}", "v": f"{words[3] >> 1:063b}"}
+    expected = {
+        "x": f"{words[0]:064b}{words[1]:064b}",
+        "u": f"{words[2]:064b}",
+        "v": f"{words[3] >> 1:063b}",
+    }
     for number in range(6):
         for which, name in enumerate("xuv"):
             at = 2 * (2 + which + 3 * number)

@@ -49,7 +49,16 @@ def test_repr_str_and_format_never_show_the_key(holder: object) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", KEY[:-1], KEY + "0", KEY[:-1] + "g", " " + KEY[1:], KEY[:31] + " " + KEY[32:], b"\0" * 64, None],
+    [
+        "",
+        KEY[:-1],
+        KEY + "0",
+        KEY[:-1] + "g",
+        " " + KEY[1:],
+        KEY[:31] + " " + KEY[32:],
+        b"\0" * 64,
+        None,
+    ],
 )
 def test_from_hex_refuses_and_does_not_repeat_the_text(text: object) -> None:
     with pytest.raises(ParameterError) as caught:
@@ -79,7 +88,10 @@ def test_errors_inside_the_room_carry_no_key() -> None:
             pytest.fail("no error")
         assert KEY[:8] not in str(error)
         while trace is not None:
-            if "evercount" in trace.tb_frame.f_code.co_filename and "test_" not in trace.tb_frame.f_code.co_filename:
+            if (
+                "evercount" in trace.tb_frame.f_code.co_filename
+                and "test_" not in trace.tb_frame.f_code.co_filename
+            ):
                 assert KEY[:8] not in repr(trace.tb_frame.f_locals)
                 assert repr(bytes.fromhex(KEY))[2:20] not in repr(trace.tb_frame.f_locals)
             trace = trace.tb_next
@@ -119,7 +131,9 @@ def test_equality() -> None:
 
 def test_derive_is_keyed_blake2b_and_separates_labels() -> None:
     secret = Secret.from_hex(KEY)
-    digest = hashlib.blake2b(b"label", digest_size=32, key=bytes.fromhex(KEY), person=b"evercount.derive")
+    digest = hashlib.blake2b(
+        b"label", digest_size=32, key=bytes.fromhex(KEY), person=b"evercount.derive"
+    )
     assert secret.derive("label").hex() == digest.hexdigest()
     labels = ["a", "b", "ab", "a/b", "a\0", "é"]
     assert len({secret.derive(label).hex() for label in labels} | {KEY}) == len(labels) + 1

@@ -26,7 +26,10 @@ TEMPLATE = "\n# Please enter the commit message for your changes.\n# On branch x
         f"Ä{'ä' * (LONGEST - 1)}",
         f"Short{TEMPLATE}",
         "Subject\n\nA body of any length " + "long " * 40,
-        "Merge branch 'a-branch-with-a-very-long-name-that-git-wrote' into another-branch-with-a-long-name",
+        (
+            "Merge branch 'a-branch-with-a-very-long-name-that-git-wrote' into "
+            "another-branch-with-a-long-name"
+        ),
         f'Revert "{"x" * LONGEST}"',
         "Subject\n\nBody\n# ------------------------ >8 ------------------------\ndiff --git a b\n",
     ],
@@ -56,7 +59,9 @@ def git(folder: Path, *arguments: str) -> None:
     subprocess.run(["git", *who, *arguments], cwd=folder, check=True, capture_output=True)
 
 
-def test_a_branch_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+def test_a_branch_is_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
     git(tmp_path, "init", "--quiet")
     for subject in ("Begin", "Good", "y" * 100):
         git(tmp_path, "commit", "--quiet", "--allow-empty", "-m", subject)
@@ -97,12 +102,20 @@ def test_hooks_call_what_is_here() -> None:
     config = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
     hooks = [hook for repository in config["repos"] for hook in repository["hooks"]]
     assert {repository["repo"] for repository in config["repos"]} == {"local"}
-    lint = (ROOT / "Makefile").read_text(encoding="utf-8").partition("\nlint:")[2].partition("\n\n")[0]
+    lint = (
+        (ROOT / "Makefile").read_text(encoding="utf-8").partition("\nlint:")[2].partition("\n\n")[0]
+    )
     for hook in hooks:
         program, *rest = hook["entry"].split()
         tool = program.removeprefix(".venv/bin/")
-        assert (ROOT / rest[0]).exists() if tool == "python" else tool == "make" or f"$(BIN)/{tool}" in lint, hook
-    assert {"ruff-format", "ruff", "lint-imports", "mypy", "workflows", "subject"} <= {hook["id"] for hook in hooks}
+        assert (
+            (ROOT / rest[0]).exists()
+            if tool == "python"
+            else tool == "make" or f"$(BIN)/{tool}" in lint
+        ), hook
+    assert {"ruff-format", "ruff", "lint-imports", "mypy", "workflows", "subject"} <= {
+        hook["id"] for hook in hooks
+    }
     assert next(hook for hook in hooks if hook["id"] == "subject")["stages"] == ["commit-msg"]
 
 

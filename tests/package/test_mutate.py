@@ -1,4 +1,5 @@
-"""The planter of bugs: what it plants, that nothing else changes, and that explanations are about mutants."""
+"""The planter of bugs: what it plants, that nothing else changes, and that explanations are about
+mutants."""
 
 from __future__ import annotations
 
@@ -88,7 +89,9 @@ def test_the_same_text_twice_has_two_names(tmp_path: Path) -> None:
 def test_only_the_one_module_is_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(sys, "meta_path", [Planter("priced", path, planted(path, PLANTED[0])), *sys.meta_path])
+    monkeypatch.setattr(
+        sys, "meta_path", [Planter("priced", path, planted(path, PLANTED[0])), *sys.meta_path]
+    )
     import priced  # type: ignore[import-not-found]
 
     try:

@@ -1,4 +1,5 @@
-"""`make release-check` finds what is planted: other versions, changed bits, rows that were published differently."""
+"""`make release-check` finds what is planted: other versions, changed bits, rows that were
+published differently."""
 
 from __future__ import annotations
 
@@ -10,7 +11,16 @@ from pathlib import Path
 import pytest
 
 import release_check
-from release_check import ROOT, STEPS, Outcome, check_tree, check_version, code_of, previous_tag, upgrade
+from release_check import (
+    ROOT,
+    STEPS,
+    Outcome,
+    check_tree,
+    check_version,
+    code_of,
+    previous_tag,
+    upgrade,
+)
 
 OTHER_NOISE = """
 import sys
@@ -94,8 +104,12 @@ def test_what_one_program_began_another_goes_on_with(tmp_path: Path) -> None:
     assert upgrade(python, python, tmp_path) == Outcome("ok")
 
 
-@pytest.mark.parametrize(("program", "reason"), [(OTHER_NOISE, "bits of noise"), (FORGETS, "published rows")])
-def test_an_upgrade_that_breaks_a_promise_is_found(program: str, reason: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("program", "reason"), [(OTHER_NOISE, "bits of noise"), (FORGETS, "published rows")]
+)
+def test_an_upgrade_that_breaks_a_promise_is_found(
+    program: str, reason: str, tmp_path: Path
+) -> None:
     new = python_with(program, tmp_path / "new")
     work = tmp_path / "work"
     work.mkdir()
@@ -117,8 +131,12 @@ def test_the_page_names_every_step() -> None:
     assert re.findall(r"^\| (\w+) \|", table, re.MULTILINE) == list(STEPS)
 
 
-def test_the_makefile_is_asked_for_the_target(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_makefile_is_asked_for_the_target(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     assert release_check.has_target("wheel")
     monkeypatch.setattr(release_check, "ROOT", tmp_path)
     (tmp_path / "Makefile").write_text("x:\n")
-    assert release_check.check_deployment() == Outcome("not checked", "the Makefile has no target deploy-test")
+    assert release_check.check_deployment() == Outcome(
+        "not checked", "the Makefile has no target deploy-test"
+    )

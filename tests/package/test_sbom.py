@@ -26,7 +26,10 @@ c==2.0 \\
 
 def test_the_lock_is_read() -> None:
     first, second, other = "0" * 64, "1" * 64, "2" * 64
-    assert sbom.locked(LOCK.format(first, second, other)) == {"a-b": ("1.0", [first, second]), "c": ("2.0", [first])}
+    assert sbom.locked(LOCK.format(first, second, other)) == {
+        "a-b": ("1.0", [first, second]),
+        "c": ("2.0", [first]),
+    }
 
 
 def is_of_the_lock(name: str) -> bool:
@@ -49,15 +52,22 @@ def test_every_part_is_listed_with_its_hashes_and_edges() -> None:
     assert direct | {"fastapi", "starlette", "duckdb", "psycopg-binary", "matplotlib"} <= set(parts)
     assert not {"pytest", "ruff", "pyspark", "evercount"} & set(parts)
     assert all(part["hashes"] for part in parts.values())
-    assert {name: part["version"] for name, part in parts.items()} == {name: metadata.version(name) for name in parts}
-    known = {listed["metadata"]["component"]["bom-ref"], *(part["bom-ref"] for part in parts.values())}
+    assert {name: part["version"] for name, part in parts.items()} == {
+        name: metadata.version(name) for name in parts
+    }
+    known = {
+        listed["metadata"]["component"]["bom-ref"],
+        *(part["bom-ref"] for part in parts.values()),
+    }
     assert {edge["ref"] for edge in listed["dependencies"]} == known
     assert {goal for edge in listed["dependencies"] for goal in edge["dependsOn"]} <= known
     assert json.dumps(sbom.bill("all")) == json.dumps(listed), "one commit has one list"
 
 
 @of_the_lock
-def test_a_part_that_is_not_locked_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_that_is_not_locked_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     text = sbom.LOCK.read_text(encoding="utf-8").replace("\nscipy==", "\nother==")
     (tmp_path / "requirements.lock").write_text(text, encoding="utf-8")
     monkeypatch.setattr(sbom, "LOCK", tmp_path / "requirements.lock")

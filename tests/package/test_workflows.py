@@ -1,4 +1,5 @@
-"""`.github`: what the workflows call exists, runs with few rights, and is pinned; forms ask what the pages say.
+"""`.github`: what the workflows call exists, runs with few rights, and is pinned; forms ask what
+the pages say.
 
 The linters of such files (zizmor, their schemas, shellcheck) run in `make lint`.
 """
@@ -17,9 +18,16 @@ from workflow_scripts import FOLDER, script_of, steps
 
 ROOT = Path(__file__).parents[2]
 GITHUB = ROOT / ".github"
-WORKFLOWS = {path.name: yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted(FOLDER.glob("*.yml"))}
+WORKFLOWS = {
+    path.name: yaml.safe_load(path.read_text(encoding="utf-8"))
+    for path in sorted(FOLDER.glob("*.yml"))
+}
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
-TARGETS = {name for line in re.findall(r"^([a-z][\w -]*):(?!=)", MAKEFILE, re.MULTILINE) for name in line.split()}
+TARGETS = {
+    name
+    for line in re.findall(r"^([a-z][\w -]*):(?!=)", MAKEFILE, re.MULTILINE)
+    for name in line.split()
+}
 
 
 def called(workflow: dict[str, Any]) -> set[str]:
@@ -46,12 +54,18 @@ def test_every_target_that_a_workflow_calls_exists() -> None:
 def test_ci_wraps_the_same_program_as_everybody() -> None:
     jobs = WORKFLOWS["ci.yml"]["jobs"]
     for name in ("linux", "macos"):
-        assert ".ci/run" in [step.get("run", "").partition(" #")[0].strip() for step in jobs[name]["steps"]], name
+        assert ".ci/run" in [
+            step.get("run", "").partition(" #")[0].strip() for step in jobs[name]["steps"]
+        ], name
 
 
 def test_every_python_of_the_package_is_in_the_matrix() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    named = {name.rpartition(" :: ")[2] for name in project["classifiers"] if re.search(r":: 3\.\d+$", name)}
+    named = {
+        name.rpartition(" :: ")[2]
+        for name in project["classifiers"]
+        if re.search(r":: 3\.\d+$", name)
+    }
     matrix = WORKFLOWS["ci.yml"]["jobs"]["linux"]["strategy"]["matrix"]["python"]
     assert {"3.11", "3.12", "3.13", "3.14"} == set(matrix)
     assert named <= set(matrix)
@@ -69,7 +83,9 @@ def test_actions_are_pinned_and_rights_are_given_by_job(name: str) -> None:
         assert job["permissions"]
         assert job["timeout-minutes"] <= 360
     for step in steps(WORKFLOWS[name]):
-        assert "${{" not in step.get("run", ""), "values go through env, so that no text becomes a command"
+        assert "${{" not in step.get("run", ""), (
+            "values go through env, so that no text becomes a command"
+        )
 
 
 def test_publishing_needs_the_checks_and_no_password() -> None:
@@ -100,12 +116,19 @@ def test_owners_are_named_for_paths_that_exist() -> None:
         assert "guardians" in rules[f"/src/evercount/{room}/"]
 
 
-@pytest.mark.parametrize("path", sorted(GITHUB.glob("ISSUE_TEMPLATE/[!c]*.yml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", sorted(GITHUB.glob("ISSUE_TEMPLATE/[!c]*.yml")), ids=lambda path: path.stem
+)
 def test_forms_ask_for_what_is_needed(path: Path) -> None:
     form = yaml.safe_load(path.read_text(encoding="utf-8"))
     fields = {field["id"]: field for field in form["body"] if "id" in field}
-    required = {name for name, field in fields.items() if field.get("validations", {}).get("required")}
-    need = {"bug": {"version", "steps", "happened"}, "wrong-number": {"version", "declaration", "number", "why"}}
+    required = {
+        name for name, field in fields.items() if field.get("validations", {}).get("required")
+    }
+    need = {
+        "bug": {"version", "steps", "happened"},
+        "wrong-number": {"version", "declaration", "number", "why"},
+    }
     assert required >= need.get(path.stem, {"claim"})
     if path.stem == "new-mechanism":
         assert next(iter(fields)) == "claim", "the claim comes first"

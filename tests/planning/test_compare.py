@@ -1,4 +1,5 @@
-"""`plan`: its numbers are those of the stream that it is about, at the worst of all ticks and outputs; its chart."""
+"""`plan`: its numbers are those of the stream that it is about, at the worst of all ticks and
+outputs; its chart."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ CASES: list[tuple[Budget, int | None, Query, str | None]] = [
     (GAUSSIAN, 500, Count(), "periods-60"),
     (GAUSSIAN, 300, Count(), "periods-200"),
     (GAUSSIAN, None, Count(), "periods-60"),
-    (Budget(40.0, 1e-2), 700, Count(), "balanced"),  # noise below the grid: rounding is what is left
+    # noise below the grid: rounding is what is left
+    (Budget(40.0, 1e-2), 700, Count(), "balanced"),
     (PURE, 700, Count(), "pure-tree"),
     (PURE, 700, Count(), "pure-binary"),
     (PURE, 700, Average(), "pure-tree"),
@@ -51,9 +53,17 @@ CASES: list[tuple[Budget, int | None, Query, str | None]] = [
 ]
 
 
-def one_row(budget: Budget, horizon: int | None, query: Query, name: str | None) -> tuple[Row, Stream]:
+def one_row(
+    budget: Budget, horizon: int | None, query: Query, name: str | None
+) -> tuple[Row, Stream]:
     """The row and the stream, over 700 ticks where there is no horizon."""
-    found = plan(budget, horizon, query, names=None if name is None else (name,), ticks=None if horizon else 700)
+    found = plan(
+        budget,
+        horizon,
+        query,
+        names=None if name is None else (name,),
+        ticks=None if horizon else 700,
+    )
     (row,) = (row for row in found.rows if row.calibration == "tight")
     return row, Stream(query, budget, horizon, factorization=name)
 
@@ -62,7 +72,8 @@ def one_row(budget: Budget, horizon: int | None, query: Query, name: str | None)
 def test_a_row_states_what_the_stream_states(
     budget: Budget, horizon: int | None, query: Query, name: str | None
 ) -> None:
-    """The worst over every tick and output, by the stream's own stds; intervals as the stream gives them."""
+    """The worst over every tick and output, by the stream's own stds; intervals as the stream gives
+    them."""
     row, made = one_row(budget, horizon, query, name)
     last = horizon or 700
     std = np.asarray(made.std(np.arange(1, last + 1))).reshape(last, -1)
@@ -85,7 +96,9 @@ def test_a_row_states_what_the_stream_states(
 
 
 @pytest.mark.parametrize(
-    ("budget", "name"), [(GAUSSIAN, "balanced"), (Budget(40.0, 1e-2), "balanced"), (PURE, "pure-tree")], ids=str
+    ("budget", "name"),
+    [(GAUSSIAN, "balanced"), (Budget(40.0, 1e-2), "balanced"), (PURE, "pure-tree")],
+    ids=str,
 )
 def test_half_width_is_that_of_a_release(budget: Budget, name: str) -> None:
     row, made = one_row(budget, 60, Count(), name)
@@ -110,12 +123,18 @@ def test_several_outputs_have_the_largest_error_and_a_lower_bound_of_the_same_un
     rows = {row.name: row for row in found.rows}
     assert rows["balanced"].worst_std == pytest.approx(218.14, abs=0.01)
     assert rows["optimal"].state_bytes == 8 * 256
-    # its outputs are differences of cells, which could be measured in other ways: no bound for all of them is known
+    # its outputs are differences of cells, which could be measured in other ways: no bound for all
+    # of them is known
     assert all(math.isnan(row.ratio_to_lower_bound) for row in found.rows)
     plain = plan(GAUSSIAN, 256, names=("balanced", "optimal"))
-    several = {row.name: row for row in plan(GAUSSIAN, 256, Histogram(5), names=("balanced", "optimal")).rows}
+    several = {
+        row.name: row
+        for row in plan(GAUSSIAN, 256, Histogram(5), names=("balanced", "optimal")).rows
+    }
     for row in plain.rows:
-        assert several[row.name].ratio_to_lower_bound == pytest.approx(row.ratio_to_lower_bound, rel=1e-3)
+        assert several[row.name].ratio_to_lower_bound == pytest.approx(
+            row.ratio_to_lower_bound, rel=1e-3
+        )
 
 
 def test_ticks_and_names_are_used_or_refused() -> None:
@@ -128,15 +147,21 @@ def test_ticks_and_names_are_used_or_refused() -> None:
 
 
 def test_json_has_no_number_that_json_lacks() -> None:
-    assert finite({"a": [math.nan, 1.5], "b": (math.inf, -math.inf, 2)}) == {"a": [None, 1.5], "b": [None, None, 2]}
+    assert finite({"a": [math.nan, 1.5], "b": (math.inf, -math.inf, 2)}) == {
+        "a": [None, 1.5],
+        "b": [None, None, 2],
+    }
     found = plan(PURE, 64).to_dict()
     assert "model" not in found["mechanisms"][0]
     json.dumps(finite(found), allow_nan=False)
 
 
-@pytest.mark.parametrize(("budget", "name"), [(GAUSSIAN, "binary-tree"), (GAUSSIAN, "honaker"), (PURE, "pure-tree")])
+@pytest.mark.parametrize(
+    ("budget", "name"), [(GAUSSIAN, "binary-tree"), (GAUSSIAN, "honaker"), (PURE, "pure-tree")]
+)
 def test_a_band_holds_every_tick_and_touches_it(budget: Budget, name: str) -> None:
-    """All ticks of 5,000; of a longer stream the dyadic extremes, which a plain sample of the grid misses."""
+    """All ticks of 5,000; of a longer stream the dyadic extremes, which a plain sample of the grid
+    misses."""
     (row,) = plan(budget, 5000, names=(name,)).rows
     assert row.jumps
     edges, least, most = row.band(100)
@@ -177,7 +202,11 @@ def test_plans_of_one_horizon_share_what_no_promise_changes(
     ticks = None if horizon else 2**13
     plan(Budget(1.0, 1e-9), horizon, ticks=ticks)
     computed: list[str] = []
-    for room, name in ((Covariance, "_compute"), (tails, "_groups"), (endless_tails, "endless_chance")):
+    for room, name in (
+        (Covariance, "_compute"),
+        (tails, "_groups"),
+        (endless_tails, "endless_chance"),
+    ):
         original = getattr(room, name)
 
         def spied(*arguments: Any, name: str = name, original: Any = original) -> Any:
@@ -187,7 +216,8 @@ def test_plans_of_one_horizon_share_what_no_promise_changes(
         monkeypatch.setattr(room, name, spied)
     plan(Budget(1.5, 1e-9), horizon, ticks=ticks)
     assert computed == []
-    plan(Budget(1.5, 1e-9), 4003 if horizon else 4001)  # another horizon, which no other test has, needs its own
+    # another horizon, which no other test has, needs its own
+    plan(Budget(1.5, 1e-9), 4003 if horizon else 4001)
     assert {"_compute", "_groups"} <= set(computed)
 
 
@@ -201,13 +231,17 @@ def test_a_plan_of_views_marks_what_a_stream_runs_on() -> None:
     for view, std in chosen.stds.items():
         assert std == pytest.approx(stream.std(np.arange(1, 366), view=view).max(), rel=1e-6)
     blend = next(row for row in found.rows if row.name == "blend")
-    assert [blend.stds[view] <= bar for view, bar in zip(views, (5.45, 9.75, 14.7), strict=True)] == [True] * 3
+    assert [
+        blend.stds[view] <= bar for view, bar in zip(views, (5.45, 9.75, 14.7), strict=True)
+    ] == [True] * 3
     assert chosen.twice == 2.0
     assert 1.4 < blend.twice < 1.6
     json.dumps(found.to_dict(), allow_nan=False)
     assert "terrace (chosen)" in str(found)
     assert str(found).endswith(found.reason)
-    assert found.reason.startswith("terrace (delta=0) is chosen: at worst 1.32 times the best possible for one view;")
+    assert found.reason.startswith(
+        "terrace (delta=0) is chosen: at worst 1.32 times the best possible for one view;"
+    )
 
 
 @pytest.mark.parametrize(
@@ -215,7 +249,11 @@ def test_a_plan_of_views_marks_what_a_stream_runs_on() -> None:
     [
         (Budget(1.0, 1e-6), ("per-tick",), "next best: fresh"),
         (Budget(1.0, 1e-3), ("running",), "next best"),
-        (Budget(1.0, 1e-6, unit="user", max_per_tick=1, max_ticks=6, period=6), ("per-tick",), "better by more"),
+        (
+            Budget(1.0, 1e-6, unit="user", max_per_tick=1, max_ticks=6, period=6),
+            ("per-tick",),
+            "better by more",
+        ),
         (Budget(1.0, 0.0), ("per-tick",), "no other noise"),
     ],
 )
@@ -223,7 +261,11 @@ def test_a_plan_of_views_says_why(budget: Budget, views: tuple[str, ...], named:
     found = plan_views(budget, 60, views)
     chosen, *others = found.rows
     stream = Stream(Count(), budget, 60, views=views)
-    assert (chosen.chosen, chosen.name, chosen.delta) == (True, stream.factorization.name, stream.budget.delta)
+    assert (chosen.chosen, chosen.name, chosen.delta) == (
+        True,
+        stream.factorization.name,
+        stream.budget.delta,
+    )
     assert [row.score for row in others] == sorted(row.score for row in others)
     assert named in found.reason
     better = any(1 < chosen.score / row.score <= 1.4 for row in others)
@@ -237,7 +279,15 @@ def test_a_plan_of_views_is_a_table() -> None:
     pytest.importorskip("pandas", reason="pandas is not installed")
     found = plan_views(Budget(1.0, 0.0), 60, ["per-tick", "running"])
     frame = found.to_pandas()
-    assert list(frame.columns) == ["noise", "delta", "per-tick", "running", "score", "twice: epsilon", "chosen"]
+    assert list(frame.columns) == [
+        "noise",
+        "delta",
+        "per-tick",
+        "running",
+        "score",
+        "twice: epsilon",
+        "chosen",
+    ]
     assert frame["running"].tolist() == [row.stds["running"] for row in found.rows]
     assert frame["chosen"].tolist() == [True, False, False]
 

@@ -1,4 +1,5 @@
-"""`plan --query sparse-count`: its numbers are those of the mechanism, the chart and errors work, the docs show it."""
+"""`plan --query sparse-count`: its numbers are those of the mechanism, the chart and errors work,
+the docs show it."""
 
 from __future__ import annotations
 
@@ -38,9 +39,13 @@ def test_numbers_are_those_of_the_counter() -> None:
         own.threshold,
         own.spread,
     )
-    assert max(found.split.threshold_epsilon, found.split.tick_epsilon) + found.split.counter_epsilon <= 1.0
     assert (
-        found.bounds[ONES.index(100)] == plan_sparse(1.0, 2**12, 0.0, 100, method="partition").bound_without_promise()
+        max(found.split.threshold_epsilon, found.split.tick_epsilon) + found.split.counter_epsilon
+        <= 1.0
+    )
+    assert (
+        found.bounds[ONES.index(100)]
+        == plan_sparse(1.0, 2**12, 0.0, 100, method="partition").bound_without_promise()
     )
     assert min(found.plain.values()) <= plan_sparse(1.0, 2**12, method="plain").bound(0)
     assert list(found.plain.values()) == sorted(found.plain.values())
@@ -49,13 +54,17 @@ def test_numbers_are_those_of_the_counter() -> None:
 def test_plain_counters_with_delta_are_those_of_plan() -> None:
     budget = Budget(1.0, 1e-9)
     found = plan_sparse_count(budget, 2**10, 20, names=("balanced", "binary-tree"))
-    rows = {row.name: row.simultaneous for row in plan(budget, 2**10, names=("balanced", "binary-tree")).rows}
+    rows = {
+        row.name: row.simultaneous
+        for row in plan(budget, 2**10, names=("balanced", "binary-tree")).rows
+    }
     assert found.plain == pytest.approx(rows)
     assert found.best_plain == min(rows.values())
 
 
 def test_without_a_horizon() -> None:
-    """The counter without a horizon, over so many ticks: its own bounds, next to mechanisms that need no horizon."""
+    """The counter without a horizon, over so many ticks: its own bounds, next to mechanisms that
+    need no horizon."""
     found = plan_sparse_count(Budget(1.0, 0.0), None, 400, ticks=2**12)
     own = SparseCount(1.0, None, max_ones=400, method="partition").plan
     assert (found.split.horizon, found.ticks) == (None, 2**12)
@@ -68,7 +77,9 @@ def test_without_a_horizon() -> None:
 
 
 def beats(found: SparseComparison, ones: int) -> bool:
-    own = plan_sparse(found.split.epsilon, found.split.horizon, found.split.delta, ones, 0.05, "partition")
+    own = plan_sparse(
+        found.split.epsilon, found.split.horizon, found.split.delta, ones, 0.05, "partition"
+    )
     sparse = own.bound_without_promise()
     return sparse < min(found.best_plain, ones / 2)
 
@@ -98,11 +109,15 @@ def test_unknown_max_ones_is_a_function_of_the_events_so_far() -> None:
 
 def test_json_and_chart(tmp_path: Path) -> None:
     chart = tmp_path / "sparse.svg"
-    result = run("-p", "max_ones=400", "-e", "1", "-d", "0", "-t", "4096", "--json", "--plot", str(chart))
+    result = run(
+        "-p", "max_ones=400", "-e", "1", "-d", "0", "-t", "4096", "--json", "--plot", str(chart)
+    )
     assert result.exit_code == 0
     data = json.loads(result.output)
     assert data["query"] == "sparse-count"
-    assert data["bound"] == pytest.approx(plan_sparse(1.0, 4096, 0.0, 400, method="partition").bound_without_promise())
+    assert data["bound"] == pytest.approx(
+        plan_sparse(1.0, 4096, 0.0, 400, method="partition").bound_without_promise()
+    )
     assert data["ones"] == list(ONES)
     assert data["split"]["max_ones"] == 400
     assert "<svg" in chart.read_text()
@@ -136,24 +151,46 @@ def test_release_and_serve_say_where_it_is() -> None:
     for build in (
         lambda: build_query("sparse-count", {"max_ones": 3}),
         lambda: StreamDeclaration.from_dict(
-            {"name": "s", "query": {"name": "sparse-count"}, "budget": {"epsilon": 1.0, "delta": 0.0}, "horizon": 9}
+            {
+                "name": "s",
+                "query": {"name": "sparse-count"},
+                "budget": {"epsilon": 1.0, "delta": 0.0},
+                "horizon": 9,
+            }
         ),
     ):
         with pytest.raises(ParameterError, match=r"evercount\.sparse\.SparseCount"):
             build()
     with pytest.raises(UnknownName, match="Did you mean 'sparse-count'"):
         build_query("sparse-cuont", {})
-    words = ["release", "-", "--time", "t", "--every", "1h", "--start", "2024-01-01", "--epsilon", "1", "--delta", "0"]
+    words = [
+        "release",
+        "-",
+        "--time",
+        "t",
+        "--every",
+        "1h",
+        "--start",
+        "2024-01-01",
+        "--epsilon",
+        "1",
+        "--delta",
+        "0",
+    ]
     result = CliRunner().invoke(app, [*words, "--out", "x.csv", "--query", "sparse-count"])
     assert result.exit_code == ParameterError.exit_code
     assert "evercount.sparse.SparseCount" in result.output
 
 
 def test_the_docs_show_what_the_command_prints() -> None:
-    found = re.search(r"```console\n\$ evercount (plan --query sparse-count.*)\n((?:.*\n)+?)```", DOCS.read_text())
+    found = re.search(
+        r"```console\n\$ evercount (plan --query sparse-count.*)\n((?:.*\n)+?)```", DOCS.read_text()
+    )
     assert found is not None
     result = CliRunner().invoke(app, found[1].split())
     assert [line.rstrip() for line in result.output.splitlines()] == found[2].splitlines()
-    example = re.search(r"Rare events: evercount (.*)", CliRunner().invoke(app, ["plan", "--help"]).output)
+    example = re.search(
+        r"Rare events: evercount (.*)", CliRunner().invoke(app, ["plan", "--help"]).output
+    )
     assert example is not None
     assert "sparse-count" in example[1]

@@ -26,7 +26,8 @@ CELLS = 30_000
     ],
 )
 def test_a_plan_states_what_is_used(horizon: int, delta: str) -> None:
-    """A run over 30,000 cells, in its own process: at most 15 % more than planned, and no plan of twice as much."""
+    """A run over 30,000 cells, in its own process: at most 15 % more than planned, and no plan of
+    twice as much."""
     command = [sys.executable, str(BENCH), str(CELLS), str(horizon), delta]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     found = json.loads(done.stdout.splitlines()[-1])
@@ -36,7 +37,8 @@ def test_a_plan_states_what_is_used(horizon: int, delta: str) -> None:
 
 def test_keys_are_part_of_the_state() -> None:
     short, long = (
-        measure_resources(Histogram([f"{i:0{n}d}" for i in range(500)]), Budget(1.0, 1e-9), 4) for n in (4, 90)
+        measure_resources(Histogram([f"{i:0{n}d}" for i in range(500)]), Budget(1.0, 1e-9), 4)
+        for n in (4, 90)
     )
     assert long.state > short.state + 500 * 20
     assert measure_resources(Count(), Budget(1.0, 0.0), None).state > 0

@@ -1,4 +1,5 @@
-"""Events and privacy loss distributions of dp_accounting: never below what our noise, or theirs, leaks."""
+"""Events and privacy loss distributions of dp_accounting: never below what our noise, or theirs,
+leaks."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ def test_events_have_the_profile_of_the_noise(delta):
 
 
 def test_thresholds_of_keys_are_in_no_event():
-    """Half of δ pays for keys that appear: at 1e-8 nothing holds, and the noise alone would have a small ε there."""
+    """Half of δ pays for keys that appear: at 1e-8 nothing holds, and the noise alone would have a
+    small ε there."""
     stream = Stream(DiscoveredKeys(), Budget(1.0, 1e-6), 30)
     assert stream.numeric_delta >= 4e-7
     with pytest.raises(ParameterError, match="delta=1e-08"):
@@ -35,23 +37,30 @@ def test_thresholds_of_keys_are_in_no_event():
     assert noise_alone.get_epsilon(1e-8) < 2.0
     with pytest.raises(ParameterError, match=r"keys that nobody listed.*from_privacy_parameters"):
         dp_event(stream)
-    promise = distributions.from_privacy_parameters(distributions.common.DifferentialPrivacyParameters(1.0, 1e-6))
+    promise = distributions.from_privacy_parameters(
+        distributions.common.DifferentialPrivacyParameters(1.0, 1e-6)
+    )
     assert promise.get_epsilon_for_delta(1e-8) == float("inf")
 
 
 def test_a_ledger_never_charges_less_than_the_distribution():
-    """Three kinds, each alone and with Gaussian noise; planted: a cost of a tenth less is below the truth."""
+    """Three kinds, each alone and with Gaussian noise; planted: a cost of a tenth less is below the
+    truth."""
     kinds = [
         distributions.from_gaussian_mechanism(4.0),
         distributions.from_laplace_mechanism(2.0),
-        distributions.from_privacy_parameters(distributions.common.DifferentialPrivacyParameters(0.3, 1e-8)),
+        distributions.from_privacy_parameters(
+            distributions.common.DifferentialPrivacyParameters(0.3, 1e-8)
+        ),
     ]
     for pld in kinds:
         cost = cost_of_pld(pld, 1e-6)
         assert cost.budget.epsilon >= pld.get_epsilon_for_delta(1e-6)
         both = compose([cost, Budget(0.5, 1e-9)], 2e-6).epsilon
         noise = Budget(0.5, 1e-9).noise_multiplier()
-        truth = pld.compose(distributions.from_gaussian_mechanism(noise)).get_epsilon_for_delta(2e-6)
+        truth = pld.compose(distributions.from_gaussian_mechanism(noise)).get_epsilon_for_delta(
+            2e-6
+        )
         assert both >= truth * (1 - 1e-6)
     gaussian = cost_of_pld(kinds[0], 1e-6)
     assert 0.25 <= gaussian.mu < 0.26, "and for Gaussian noise it is close"

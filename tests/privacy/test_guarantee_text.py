@@ -11,10 +11,28 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evercount import ActiveUsers, Budget, Count, DistinctUsers, Histogram, Quantiles, Rollup, Stream, Sum
+from evercount import (
+    ActiveUsers,
+    Budget,
+    Count,
+    DistinctUsers,
+    Histogram,
+    Quantiles,
+    Rollup,
+    Stream,
+    Sum,
+)
 from evercount.engine.build import squared_norm
 from evercount.factorizations import Fresh
-from evercount.privacy import Adjacency, Cost, Enforced, TimeRange, counted_text, gaussian, guarantee_text
+from evercount.privacy import (
+    Adjacency,
+    Cost,
+    Enforced,
+    TimeRange,
+    counted_text,
+    gaussian,
+    guarantee_text,
+)
 from evercount.privacy.guarantee_text import stated_unit
 from evercount.queries import Occupancy
 from evercount.queries.base import Query
@@ -30,15 +48,21 @@ PROMISED = "(the caller promised to count at most its first 3 events of the whol
 ANY_NUMBER = "(however many events that is)"
 LEFT_OUT = "if everything under that id had been left out"
 IN_PLACE = (
-    "if each event counted under that id had been any other legal event in its place (under the same id, at the same "
-    "time and in the same order)"
+    "if each event counted under that id had been any other legal event in its place (under the "
+    "same id, at the same time and in the same order)"
 )
 ONE_ID = "if everything under that id had been anything else under one id that occurs nowhere else"
 SAID: dict[tuple[str, str, Enforced], tuple[str, str]] = {
     ("event", "add-remove", "evercount"): (EVENT, "if that event had been left out"),
-    ("event", "replace", "evercount"): (EVENT, "if that event had been any other legal event in its place"),
+    ("event", "replace", "evercount"): (
+        EVENT,
+        "if that event had been any other legal event in its place",
+    ),
     ("event", "add-remove", "query"): (EVENT, "if that event had been left out"),
-    ("event", "replace", "query"): (EVENT, "if that event had been any other legal event in its place"),
+    ("event", "replace", "query"): (
+        EVENT,
+        "if that event had been any other legal event in its place",
+    ),
     ("user", "add-remove", "evercount"): (ID + ITS_FIRST, LEFT_OUT),
     ("user", "replace", "evercount"): (ID + ITS_FIRST, IN_PLACE),
     ("user", "add-remove", "caller"): (ID + PROMISED, LEFT_OUT),
@@ -46,13 +70,16 @@ SAID: dict[tuple[str, str, Enforced], tuple[str, str]] = {
     ("user", "add-remove", "query"): (ID + ANY_NUMBER, LEFT_OUT),
     ("user", "replace", "query"): (ID + ANY_NUMBER, ONE_ID),
 }
-"""What is protected, and what the neighbour is, for each unit, adjacency and whoever keeps to the cap."""
+"""What is protected, and what the neighbour is, for each unit, adjacency and whoever keeps to the
+cap."""
 
 
 UNIT = {"event": "event", "user": "person"}
 
 
-def budget_of(unit: str, adjacency: str, enforced: Enforced, epsilon: float = 1.0, delta: float = 1e-6) -> Budget:
+def budget_of(
+    unit: str, adjacency: str, enforced: Enforced, epsilon: float = 1.0, delta: float = 1e-6
+) -> Budget:
     most = 3 if unit == "user" and enforced != "query" else None
     return Budget(epsilon, delta, adjacency, unit=unit, max_events=most)  # type: ignore[arg-type]
 
@@ -77,24 +104,30 @@ PEOPLE = ("distinct users", "active users", "occupancy")
         (*case, kind)
         for case in SAID
         for kind, (query, _) in KINDS.items()
-        if (query.people is not None) == (case[2] == "query") and kind in ("count", "rollup", *PEOPLE)
+        if (query.people is not None) == (case[2] == "query")
+        and kind in ("count", "rollup", *PEOPLE)
     ],
 )
 def test_every_sentence(unit: str, adjacency: str, enforced: Enforced, kind: str) -> None:
-    """The sentence of a stream and of each of its releases, from its first moment, after a tick and after a restart."""
+    """The sentence of a stream and of each of its releases, from its first moment, after a tick and
+    after a restart."""
     query, tick = KINDS[kind]
     budget = budget_of(unit, adjacency, enforced)
     who, changed = SAID[unit, adjacency, enforced]
     wanted = (
-        f"All releases together protect {who}: the probability of any outcome is at most e^1 times what it would be "
-        f"{changed}, plus 1e-06 (epsilon=1, delta=1e-06, adjacency {adjacency}, unit {UNIT[unit]})."
+        f"All releases together protect {who}: the probability of any outcome is at most e^1 times "
+        f"what it would be {changed}, plus 1e-06 (epsilon=1, delta=1e-06, adjacency {adjacency}, "
+        f"unit {UNIT[unit]})."
     )
     assert guarantee_text(budget, enforced).sentence == wanted
     stream = Stream(query, budget, 8, "balanced")
     if enforced == "caller":
         said = [stream.step(tick, capped=True).guarantee]
     elif enforced == "evercount" and unit == "user":
-        said = [stream.guarantee, stream.step([1] if tick == 1 else tick, users=["ann|mon"]).guarantee]
+        said = [
+            stream.guarantee,
+            stream.step([1] if tick == 1 else tick, users=["ann|mon"]).guarantee,
+        ]
     else:
         said = [stream.guarantee, stream.step(tick).guarantee]
     said += [stream.guarantee, stream.explained.sentence]
@@ -109,14 +142,28 @@ CAPS = [
         {"max_per_tick": 2, "max_ticks": 30},
         "its first 2 events of each TICK, in the first 30 TICKs in which it has one",
     ),
-    ({"max_per_tick": 1, "period": "1d"}, "its first event of each TICK, and anew in the next period"),
-    ({"max_events": 5, "period": "4w"}, "its first 5 events of a period, and anew in the next period"),
+    (
+        {"max_per_tick": 1, "period": "1d"},
+        "its first event of each TICK, and anew in the next period",
+    ),
+    (
+        {"max_events": 5, "period": "4w"},
+        "its first 5 events of a period, and anew in the next period",
+    ),
     (
         {"max_events": 5, "max_per_tick": 2, "period": 7},
-        "its first 2 events of each TICK, no more than its first 5 events of a period, and anew in the next period",
+        (
+            "its first 2 events of each TICK, no more than its first 5 events of a period, and "
+            "anew in the next period"
+        ),
     ),
 ]
-WITHIN = {None: "", "1d": " on one day", "4w": " within one period of 4 weeks", 7: " within one period of 7 TICKs"}
+WITHIN = {
+    None: "",
+    "1d": " on one day",
+    "4w": " within one period of 4 weeks",
+    7: " within one period of 7 TICKs",
+}
 TICKS = {"manual": "tick", "1d": "day", "1h": "hour", "1w": "week", "15m": "interval of 15 minutes"}
 """What readers call a tick, by its declared length."""
 
@@ -129,38 +176,49 @@ def said_by(words: str, tick: str) -> str:
 @pytest.mark.parametrize("adjacency", ["add-remove", "replace"])
 @pytest.mark.parametrize(("caps", "words"), CAPS, ids=repr)
 @pytest.mark.parametrize("tick", TICKS)
-def test_sentences_about_caps_and_periods(caps: dict[str, Any], words: str, adjacency: Adjacency, tick: str) -> None:
+def test_sentences_about_caps_and_periods(
+    caps: dict[str, Any], words: str, adjacency: Adjacency, tick: str
+) -> None:
     budget = Budget(1.0, 1e-6, adjacency, unit="user", **caps)
     words, within = said_by(words, tick), said_by(WITHIN[budget.period], tick)
     text = guarantee_text(budget, tick=tick)
-    everything = " ".join([text.sentence, text.who, text.question, text.letter, *text.strength, *text.not_protected])
+    everything = " ".join(
+        [text.sentence, text.who, text.question, text.letter, *text.strength, *text.not_protected]
+    )
     assert tick == "manual" or "tick" not in everything
     assert "user" not in everything
     comes = "that comes up for counting " if within else ""
     who = f"everything {comes}under the id of any person{within} (evercount counts at most {words})"
     assert text.sentence.startswith(f"All releases together protect {who}: ")
-    assert counted_text(budget, tick=tick).endswith(f"of each id, evercount counts at most {words}.")
+    assert counted_text(budget, tick=tick).endswith(
+        f"of each id, evercount counts at most {words}."
+    )
     there = " there" if within else ""
     if adjacency == "add-remove":
         came = "that came up for counting " if within else ""
         assert f"if everything {came}under that id{there} had been left out" in text.sentence
     else:
         assert (
-            f"if each event counted under that id{there} had been any other legal event in its place" in text.sentence
-        )
+            f"if each event counted under that id{there} had been any other legal event in its "
+            "place"
+        ) in text.sentence
     assert ("period" in text.sentence.split("unit person")[1]) == bool(within)
     assert any("over a longer time" in item for item in text.not_protected) == bool(within)
     assert "the caller promised" in guarantee_text(budget, "caller", tick).sentence
 
 
 def test_numbers_are_about_counted_events() -> None:
-    """Where a cap drops events, intervals hold for what is left: 8,000 streams of a person with ten events a tick."""
+    """Where a cap drops events, intervals hold for what is left: 8,000 streams of a person with ten
+    events a tick."""
     assert counted_text(Budget(1.0, 1e-6)) == ""
     assert counted_text(Budget(1.0, 1e-6, unit="user"), "query") == ""
     budget = Budget(1.0, 1e-6, unit="user", max_per_tick=2, period=1)
     assert "at most its first 2 events of each tick" in counted_text(budget)
     stream = Stream(Histogram(8000), budget, 3, views=("per-tick",))
-    users, events = [f"u{cell}" for cell in range(8000) for _ in range(10)], [c for c in range(8000) for _ in range(10)]
+    users, events = (
+        [f"u{cell}" for cell in range(8000) for _ in range(10)],
+        [c for c in range(8000) for _ in range(10)],
+    )
     view = stream.run([events], users=[users]).per_tick()
     low, high = view.interval(0.9)
     assert np.mean((low <= 2) & (high >= 2)) > 0.89
@@ -179,10 +237,13 @@ def test_a_promise_is_not_forgotten() -> None:
 
 @pytest.mark.parametrize(("unit", "adjacency", "enforced"), SAID)
 def test_the_long_texts_say_the_same(unit: str, adjacency: str, enforced: Enforced) -> None:
-    """No text speaks of a person where ids or events are protected, and all of them name the encryption."""
+    """No text speaks of a person where ids or events are protected, and all of them name the
+    encryption."""
     text = guarantee_text(budget_of(unit, adjacency, enforced), enforced)
     assert "any one person" not in text.letter + text.who + text.sentence
-    assert text.who.startswith("Every single event." if unit == "event" else "Every id of a person, with everything")
+    assert text.who.startswith(
+        "Every single event." if unit == "event" else "Every id of a person, with everything"
+    )
     assert text.who[1:] in text.letter
     assert text.question in text.letter
     assert all(sentence in text.letter for sentence in text.strength)
@@ -227,7 +288,7 @@ def test_a_sparse_counter_says_the_same() -> None:
     assert SparseCount(1.0, 100).guarantee.startswith(Budget(1.0, 0.0).sentence())
 
 
-# -- brute force over what is printed --------------------------------------------------------------------------------
+# -- brute force over what is printed --------------------------------------------------------------
 
 Place = tuple[int, int]
 """The tick of an event, and its declared order in it."""
@@ -236,7 +297,8 @@ MOST = 2
 
 
 def counted(places: Iterable[Place], payloads: Iterable[Any], query: Query) -> Any:
-    """The increments of one user's events, where each door counts the first ones by time and order."""
+    """The increments of one user's events, where each door counts the first ones by time and
+    order."""
     ticks: list[list[Any]] = [[], []]
     listed = list(places)
     time, order = (np.array([place[i] for place in listed], np.int64) for i in (0, 1))
@@ -255,8 +317,11 @@ CAPPED: list[tuple[Query, list[Any]]] = [
 ]
 
 
-def printed_pairs(query: Query, events: list[Any], adjacency: Adjacency) -> Iterator[tuple[Any, Any]]:
-    """All neighbours of the sentence for one user of up to three events, some of them at one place."""
+def printed_pairs(
+    query: Query, events: list[Any], adjacency: Adjacency
+) -> Iterator[tuple[Any, Any]]:
+    """All neighbours of the sentence for one user of up to three events, some of them at one
+    place."""
     for number in (1, 2, 3):
         for places in product(PLACES, repeat=number):
             rows = [counted(places, payloads, query) for payloads in product(events, repeat=number)]
@@ -266,13 +331,21 @@ def printed_pairs(query: Query, events: list[Any], adjacency: Adjacency) -> Iter
 
 @pytest.mark.parametrize("adjacency", ["add-remove", "replace"])
 @pytest.mark.parametrize(("query", "events"), CAPPED, ids=repr)
-def test_printed_neighbours_are_covered(query: Query, events: list[Any], adjacency: Adjacency) -> None:
-    """And reached: noise for less would break the sentence. Queries that name users: `test_queries_distinct_users`."""
+def test_printed_neighbours_are_covered(
+    query: Query, events: list[Any], adjacency: Adjacency
+) -> None:
+    """And reached: noise for less would break the sentence. Queries that name users:
+    `test_queries_distinct_users`."""
     budget = Budget(1.0, 1e-6, adjacency, unit="user", max_events=MOST)
-    assert "at the same time and in the same order" in budget.sentence() or adjacency == "add-remove"
+    assert (
+        "at the same time and in the same order" in budget.sentence() or adjacency == "add-remove"
+    )
     worst = max(change_norm(*pair, query.grid) for pair in printed_pairs(query, events, adjacency))
     assert worst == pytest.approx(squared_norm(Fresh(1), query, budget, 1))
-    apart = max(np.abs(one - other).sum() for one, other in printed_pairs(query, events, adjacency)) * query.grid
+    apart = (
+        max(np.abs(one - other).sum() for one, other in printed_pairs(query, events, adjacency))
+        * query.grid
+    )
     assert apart <= protected_l1(query, budget, 2)
 
 
@@ -294,7 +367,8 @@ def read_literally(sentence: str, events: Events, cap: int) -> Events:
 
 
 def released_change(events: Events, others: Events, budget: Budget) -> float:
-    """How far two days lie apart in what a built stream has counted, as a part of what its noise is made for."""
+    """How far two days lie apart in what a built stream has counted, as a part of what its noise is
+    made for."""
     query, rows = Histogram(["a", "b"]), []
     for day in (events, others):
         stream = Stream(query, budget, 3, factorization="fresh")
@@ -304,7 +378,8 @@ def released_change(events: Events, others: Events, budget: Budget) -> float:
 
 
 def worst_life(sentence: str, budget: Budget) -> float:
-    """The largest change of days of up to three events of ann, and one of bob, for the neighbours of a sentence."""
+    """The largest change of days of up to three events of ann, and one of bob, for the neighbours
+    of a sentence."""
     assert budget.max_events is not None
     worst = 0.0
     for number in (1, 2, 3):
@@ -318,15 +393,19 @@ def worst_life(sentence: str, budget: Budget) -> float:
 @pytest.mark.parametrize("period", [None, 1])
 @pytest.mark.parametrize("cap", [1, 2])
 def test_a_vacated_place_under_the_cap_is_no_counterexample(cap: int, period: int | None) -> None:
-    """Every neighbour of the sentence, read literally, lies within the noise, for a stream that is built and counts.
+    """Every neighbour of the sentence, read literally, lies within the noise, for a stream that is
+    built and counts.
 
-    Planted: "everything counted under that id there". Of ann's two events on one day, at most one of which counts, the
-    second then takes the place of the first: the counts move from a to b, and (1, 1e-6) is in truth (1, 2.2e-4).
+    Planted: "everything counted under that id there". Of ann's two events on one day, at most one
+    of which counts, the second then takes the place of the first: the counts move from a to b, and
+    (1, 1e-6) is in truth (1, 2.2e-4).
     """
     budget = Budget(1.0, 1e-6, unit="user", max_events=cap, period=period)
     sentence = guarantee_text(budget).sentence
     assert worst_life(sentence, budget) == pytest.approx(1.0)
-    wrong = sentence.replace("everything that came up for counting under", "everything counted under")
+    wrong = sentence.replace(
+        "everything that came up for counting under", "everything counted under"
+    )
     if period is None:
         assert wrong == sentence
         return
@@ -344,7 +423,10 @@ def test_every_sentence_about_a_unit_names_its_period() -> None:
     for budget, unit in (
         (Budget(1.0, 1e-6), "adjacency add-remove, unit event"),
         (Budget(1.0, 1e-6, "replace", unit="user", max_events=2), "adjacency replace, unit person"),
-        (Budget(1.0, 1e-6, unit="user", max_events=2, period="1w"), "adjacency add-remove, unit person, period 1w"),
+        (
+            Budget(1.0, 1e-6, unit="user", max_events=2, period="1w"),
+            "adjacency add-remove, unit person, period 1w",
+        ),
     ):
         assert stated_unit(budget) == unit
         assert guarantee_text(budget).sentence.endswith(f"delta=1e-06, {unit}).")
@@ -354,10 +436,12 @@ def test_every_sentence_about_a_unit_names_its_period() -> None:
 
 
 def test_the_words_about_places_are_needed() -> None:
-    """The same events of one user in another order of one tick: of three at one place none counts, else two do.
+    """The same events of one user in another order of one tick: of three at one place none counts,
+    else two do.
 
-    Under replace the total of a rollup has hardly any noise, because replacing an event never changes it: here more
-    than 50 stds lie between the two streams. A sentence about "any other events of the same ticks" would be wrong.
+    Under replace the total of a rollup has hardly any noise, because replacing an event never
+    changes it: here more than 50 stds lie between the two streams. A sentence about "any other
+    events of the same ticks" would be wrong.
     """
     query = CAPPED[2][0]
     budget = Budget(1.0, 1e-6, "replace", unit="user", max_events=MOST)
@@ -371,7 +455,8 @@ def test_the_words_about_places_are_needed() -> None:
 
 @pytest.mark.parametrize("query", [DistinctUsers(), ActiveUsers()], ids=repr)
 def test_the_words_about_one_id_are_needed(query: DistinctUsers) -> None:
-    """One id's hundred events that become those of a hundred ids, or of an id that is there already."""
+    """One id's hundred events that become those of a hundred ids, or of an id that is there
+    already."""
     claim = query.user_sensitivity("replace")
 
     def rows(*ticks: list[str]) -> Any:

@@ -1,8 +1,10 @@
-"""Persons in periods: what several streams cost together, by brute force over ranges, phases and lives.
+"""Persons in periods: what several streams cost together, by brute force over ranges, phases and
+lives.
 
-A person has events at any instants of one whole period of one of the streams. Each stream is pure and counts one event
-of a person in each of its own periods, counted from its own start, which is what a cap anew in each period does: so a
-person costs ε of a stream for each of its periods with an event in it.
+A person has events at any instants of one whole period of one of the streams. Each stream is pure
+and counts one event of a person in each of its own periods, counted from its own start, which is
+what a cap anew in each period does: so a person costs ε of a stream for each of its periods with an
+event in it.
 """
 
 from __future__ import annotations
@@ -15,7 +17,15 @@ import pytest
 
 from evercount import Count, Stream
 from evercount.errors import BudgetExceeded, ParameterError
-from evercount.privacy import Budget, Cost, Ledger, TimeRange, composition, successor_text, time_range
+from evercount.privacy import (
+    Budget,
+    Cost,
+    Ledger,
+    TimeRange,
+    composition,
+    successor_text,
+    time_range,
+)
 from evercount.privacy.composition import check_periods, compose, costs_more
 
 LAST = 8  # instants
@@ -43,7 +53,8 @@ Ranges = tuple[tuple[int, int], ...]
 
 @cache
 def dearest_life(period: int, ranges: Ranges) -> float:
-    """What the dearest person costs: with events at any instants of one whole period of one of the streams."""
+    """What the dearest person costs: with events at any instants of one whole period of one of the
+    streams."""
     most = 0.0
     for unit in {one for start, end in ranges for one in units(period, start, end)}:
         for number in range(1, period + 1):
@@ -68,20 +79,27 @@ def all_ranges(most: int) -> Iterator[tuple[int, Ranges]]:
 
 
 def compare(most: int = 2) -> None:
-    """What is stated is what the dearest life costs; what is refused has a life that two periods of a stream count."""
+    """What is stated is what the dearest life costs; what is refused has a life that two periods of
+    a stream count."""
     refused = 0
     for period, ranges in all_ranges(most):
-        costs = [cost(period, start, end, e) for e, (start, end) in zip(EPSILONS, ranges, strict=False)]
+        costs = [
+            cost(period, start, end, e) for e, (start, end) in zip(EPSILONS, ranges, strict=False)
+        ]
         truth = dearest_life(period, ranges)
         try:
             check_periods(costs)
         except ParameterError:
             refused += 1
             for one, other in itertools.combinations(ranges, 2):
-                if len({one[0] % period, other[0] % period}) == 2 and max(one[0], other[0]) < min(one[1], other[1]):
+                if len({one[0] % period, other[0] % period}) == 2 and max(one[0], other[0]) < min(
+                    one[1], other[1]
+                ):
                     break
             else:
-                raise AssertionError(f"refused without a reason: periods of {period}, {ranges}") from None
+                raise AssertionError(
+                    f"refused without a reason: periods of {period}, {ranges}"
+                ) from None
             continue
         stated = compose(costs).epsilon
         assert stated == truth, (period, ranges, stated, truth)
@@ -91,23 +109,34 @@ def compare(most: int = 2) -> None:
 
 
 def test_no_person_costs_more_than_is_stated() -> None:
-    """And nobody is charged for what no person costs: pairs and some triples of all ranges of eight instants."""
+    """And nobody is charged for what no person costs: pairs and some triples of all ranges of eight
+    instants."""
     compare(3)
 
 
 PLANTED: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
-    "the end that cuts a period": lambda patch: patch.setattr(TimeRange, "whole", property(lambda self: self)),
-    "when periods begin": lambda patch: patch.setattr(composition, "share_periods", lambda one, other: True),
-    "periods": lambda patch: patch.setattr(composition, "check_periods", lambda costs, earlier=(): None),
+    "the end that cuts a period": lambda patch: patch.setattr(
+        TimeRange, "whole", property(lambda self: self)
+    ),
+    "when periods begin": lambda patch: patch.setattr(
+        composition, "share_periods", lambda one, other: True
+    ),
+    "periods": lambda patch: patch.setattr(
+        composition, "check_periods", lambda costs, earlier=(): None
+    ),
     "that a period goes on to its end": lambda patch: patch.setattr(
         time_range.Grid, "next_border", lambda grid, instant: instant
     ),
-    "that a stream goes on": lambda patch: patch.setattr(TimeRange, "holds", lambda self, at: at == self.start),
+    "that a stream goes on": lambda patch: patch.setattr(
+        TimeRange, "holds", lambda self, at: at == self.start
+    ),
 }
 
 
 @pytest.mark.parametrize("forgotten", PLANTED)
-def test_rules_that_forget_something_are_caught(forgotten: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rules_that_forget_something_are_caught(
+    forgotten: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if forgotten == "periods":
         monkeypatch.setitem(globals(), "check_periods", lambda costs: None)
     PLANTED[forgotten](monkeypatch)
@@ -117,9 +146,14 @@ def test_rules_that_forget_something_are_caught(forgotten: str, monkeypatch: pyt
 
 @pytest.mark.parametrize("period", [2, 3])
 def test_a_ledger_admits_what_the_dearest_life_costs(period: int) -> None:
-    """A total of just that admits both streams, and one of a little less does not; others are refused."""
-    for ranges in itertools.product([(0, 5), (0, 6), (2, 7), (5, 8), (6, 8), (7, 8), (1, 3)], repeat=2):
-        costs = [cost(period, start, end, e) for e, (start, end) in zip(EPSILONS, ranges, strict=False)]
+    """A total of just that admits both streams, and one of a little less does not; others are
+    refused."""
+    for ranges in itertools.product(
+        [(0, 5), (0, 6), (2, 7), (5, 8), (6, 8), (7, 8), (1, 3)], repeat=2
+    ):
+        costs = [
+            cost(period, start, end, e) for e, (start, end) in zip(EPSILONS, ranges, strict=False)
+        ]
         truth = dearest_life(period, ranges)
         comparable = True
         try:
@@ -141,11 +175,14 @@ def test_a_ledger_admits_what_the_dearest_life_costs(period: int) -> None:
 
 
 def test_a_person_is_counted_twice_in_one_week() -> None:
-    """Two streams of ten days in one row, as they are built: the week that the first end cuts counts in both."""
+    """Two streams of ten days in one row, as they are built: the week that the first end cuts
+    counts in both."""
     budget = Budget(1.0, 0.0, unit="user", max_events=1, period=7)
     seen, costs = 0, []
     for start in (0, 10):
-        stream = Stream(Count(), budget, 10, during=TimeRange(start, start + 10, "1", f"7 {start % 7}"))
+        stream = Stream(
+            Count(), budget, 10, during=TimeRange(start, start + 10, "1", f"7 {start % 7}")
+        )
         users = [["ann"] if 7 <= day < 14 else [] for day in range(start, start + 10)]
         stream.run([None] * 10, users=users)
         seen += int(stream._state.totals[0])
@@ -175,11 +212,14 @@ def undeclared(during: TimeRange | None = None) -> Cost:
 
 
 def test_streams_that_do_not_say_when_periods_begin_are_not_added_up() -> None:
-    """Two streams begun one tick apart: a period of the first meets two of the second, 3 and not 2."""
+    """Two streams begun one tick apart: a period of the first meets two of the second, 3 and not
+    2."""
     assert dearest_of_two_begun_apart() == 3.0
     by_hand = TimeRange(0, None, "manual")
     for second in (undeclared(), undeclared(by_hand), undeclared(TimeRange(0, 8, "1", "2 0"))):
-        with pytest.raises(ParameterError, match="nothing says that those of these streams begin at the same times"):
+        with pytest.raises(
+            ParameterError, match="nothing says that those of these streams begin at the same times"
+        ):
             compose([undeclared(), second])
         ledger = Ledger(Budget(9.0, 0.0, unit="user", period=2))
         ledger.spend("first", undeclared())
@@ -206,7 +246,8 @@ def dearest_of_two_begun_apart() -> float:
 
 
 def test_ledgers_from_before_still_say_what_they_have(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Entries that were made before periods were compared: the sentence states no number that may be false."""
+    """Entries that were made before periods were compared: the sentence states no number that may
+    be false."""
     ledger = Ledger(Budget(2.0, 0.0, unit="user", period=2))
     with monkeypatch.context() as patch:
         patch.setattr("evercount.privacy.ledger.check_periods", lambda costs, earlier=(): None)
@@ -220,13 +261,17 @@ def test_periods_of_other_lengths_and_clocks_are_not_added_up() -> None:
     budget = Budget(1.0, 0.0, unit="user", max_events=1, period=7)
     for text in ("14 0", "7 Europe/Vienna 0", "7 UTC 0", "weeks"):
         with pytest.raises(ParameterError, match="not equally long"):
-            compose(Cost(budget, during=TimeRange(at, at + 7, "1", one)) for at, one in ((0, "7 0"), (70, text)))
+            compose(
+                Cost(budget, during=TimeRange(at, at + 7, "1", one))
+                for at, one in ((0, "7 0"), (70, text))
+            )
     with pytest.raises(ParameterError, match="counted from the start"):
         TimeRange(3, 10, "1", "7 0")
 
 
 def test_what_is_said_of_a_successor() -> None:
-    """A horizon that cuts a week: the sum for what starts at its end, nothing for what starts with a later week."""
+    """A horizon that cuts a week: the sum for what starts at its end, nothing for what starts with
+    a later week."""
     cut, whole = cost(7, 0, 10), cost(7, 0, 14)
     said = successor_text(cut)
     assert "starts at this end, in the middle of a period" in said
@@ -234,7 +279,9 @@ def test_what_is_said_of_a_successor() -> None:
     assert "a whole number of periods after this start costs nothing more" in said
     assert compose([cut, cost(7, 10, 20)]).epsilon == 2.0
     assert compose([cut, cost(7, 14, 20)]).epsilon == 1.0
-    assert successor_text(whole).startswith("A new stream that starts at this end or later and a whole number")
+    assert successor_text(whole).startswith(
+        "A new stream that starts at this end or later and a whole number"
+    )
     assert compose([whole, cost(7, 14, 20)]).epsilon == 1.0
     assert "begin at the same times as these" in successor_text(undeclared())
     assert "epsilon=2, delta=0" in successor_text(undeclared())

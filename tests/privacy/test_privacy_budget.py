@@ -62,7 +62,9 @@ def test_from_mu_refuses_when_delta_alone_covers_it() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(epsilons, deltas, deltas)
-def test_conversions_at_other_points_are_consistent(epsilon: float, delta: float, other: float) -> None:
+def test_conversions_at_other_points_are_consistent(
+    epsilon: float, delta: float, other: float
+) -> None:
     budget = Budget(epsilon, delta)
     assert exact_privacy_profile(budget, delta=delta) == pytest.approx(epsilon, rel=1e-8)
     assert exact_privacy_profile(budget, delta=delta) <= epsilon * (1 + 1e-12)
@@ -76,7 +78,8 @@ def test_conversions_at_other_points_are_consistent(epsilon: float, delta: float
 def test_mu_of_classic_and_paper_is_that_of_their_noise() -> None:
     paper = Budget(0.5, 1e-10, calibration="paper")
     assert paper.noise_multiplier() == pytest.approx(19.285, abs=5e-4)
-    assert exact_privacy_profile(paper, delta=1e-10) < 0.5 * 0.62  # much more noise than the promise needs
+    # much more noise than the promise needs
+    assert exact_privacy_profile(paper, delta=1e-10) < 0.5 * 0.62
 
 
 @settings(max_examples=60, deadline=None)
@@ -95,13 +98,17 @@ def test_reserve_refuses_negative_or_too_large_parts(numeric: Any) -> None:
         Budget(0.5, 1e-10).reserve(numeric)
 
 
-@pytest.mark.parametrize("bad", [0, 0.0, -0.5, math.nan, math.inf, -math.inf, True, "0.5", None, 1j, [1.0], 10**400])
+@pytest.mark.parametrize(
+    "bad", [0, 0.0, -0.5, math.nan, math.inf, -math.inf, True, "0.5", None, 1j, [1.0], 10**400]
+)
 def test_bad_epsilon_is_refused(bad: Any) -> None:
     with pytest.raises(ParameterError, match="epsilon"):
         Budget(bad, 1e-10)
 
 
-@pytest.mark.parametrize("bad", [-1e-10, 1, 1.0, 2.0, math.nan, math.inf, False, "1e-10", None, 5e-324])
+@pytest.mark.parametrize(
+    "bad", [-1e-10, 1, 1.0, 2.0, math.nan, math.inf, False, "1e-10", None, 5e-324]
+)
 def test_bad_delta_is_refused(bad: Any) -> None:
     with pytest.raises(ParameterError, match="delta"):
         Budget(0.5, bad)
@@ -156,7 +163,9 @@ def test_frozen_equal_and_hashable() -> None:
 
 
 def test_dict_round_trip() -> None:
-    budget = Budget(0.3, 1e-9, adjacency="replace", calibration="classic", unit="user", max_events=4)
+    budget = Budget(
+        0.3, 1e-9, adjacency="replace", calibration="classic", unit="user", max_events=4
+    )
     assert Budget.from_dict(json.loads(json.dumps(budget.to_dict()))) == budget
     for bad in ({"epsilon": 0.5}, {**budget.to_dict(), "extra": 1}, [0.5, 1e-10]):
         with pytest.raises(ParameterError):
@@ -204,12 +213,16 @@ def test_sentence_names_who_and_how_much() -> None:
     assert "left out" in event
     assert "epsilon=0.5, delta=1e-10, adjacency add-remove, unit event" in event
     user = Budget(0.5, 1e-10, adjacency="replace", unit="user", max_events=4).sentence()
-    assert "everything under the id of any person (evercount counts at most its first 4 events" in user
+    assert (
+        "everything under the id of any person (evercount counts at most its first 4 events" in user
+    )
     assert "any other" in user
     assert event.count(". ") == user.count(". ") == 0  # one sentence each
 
 
-@pytest.mark.parametrize("number", [0.0, 1.0, 0.5, 1e-10, 0.12345649, 1.2345649e-6, 0.1, 1 / 3, 2.5e-300, 123456789.0])
+@pytest.mark.parametrize(
+    "number", [0.0, 1.0, 0.5, 1e-10, 0.12345649, 1.2345649e-6, 0.1, 1 / 3, 2.5e-300, 123456789.0]
+)
 def test_stated_numbers_are_never_too_small(number: float) -> None:
     assert float(stated(number)) >= number
     assert float(stated(number)) == pytest.approx(number, rel=1e-5)

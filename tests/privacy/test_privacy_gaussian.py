@@ -1,4 +1,5 @@
-"""The Gaussian mechanism's δ, ε and μ: 60-digit oracle, an independent accountant, and the private side."""
+"""The Gaussian mechanism's δ, ε and μ: 60-digit oracle, an independent accountant, and the private
+side."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ DELTAS = (1e-300, 1e-100, 1e-30, 1e-10, 1e-5, 0.1, 0.9)
 
 
 def oracle(mu: float, epsilon: float) -> mpmath.mpf:
-    """δ(μ, ε) from its definition; enough digits that the difference keeps 60 of them (140 of all below)."""
+    """δ(μ, ε) from its definition; enough digits that the difference keeps 60 of them (140 of all
+    below)."""
     with mpmath.workdps(150):
         m, e = mpmath.mpf(mu), mpmath.mpf(epsilon)
         return mpmath.ncdf(m / 2 - e / m) - mpmath.exp(e) * mpmath.ncdf(-m / 2 - e / m)
@@ -72,7 +74,9 @@ def test_delta_upper_is_an_upper_bound(log_epsilon: float, log_ratio: float) -> 
 
 @settings(max_examples=60, deadline=None)
 @given(st.floats(-3, 1.5), st.floats(-25, -1), st.floats(1.01, 3))
-def test_mu_grows_with_epsilon_and_with_delta(log_epsilon: float, log_delta: float, factor: float) -> None:
+def test_mu_grows_with_epsilon_and_with_delta(
+    log_epsilon: float, log_delta: float, factor: float
+) -> None:
     epsilon, delta = 10.0**log_epsilon, 10.0**log_delta
     assert gaussian.mu_of(factor * epsilon, delta) > gaussian.mu_of(epsilon, delta)
     assert gaussian.mu_of(epsilon, factor * delta) > gaussian.mu_of(epsilon, delta)
@@ -87,7 +91,9 @@ def test_epsilon_of_inverts_mu_of(log_epsilon: float, log_delta: float) -> None:
     assert gaussian.delta_of(mu, epsilon) == pytest.approx(delta, rel=1e-9)
 
 
-@pytest.mark.parametrize(("epsilon", "delta"), [(0.1, 1e-5), (0.5, 1e-10), (1.0, 1e-6), (3.0, 1e-8), (8.0, 0.01)])
+@pytest.mark.parametrize(
+    ("epsilon", "delta"), [(0.1, 1e-5), (0.5, 1e-10), (1.0, 1e-6), (3.0, 1e-8), (8.0, 0.01)]
+)
 def test_against_an_independent_accountant(epsilon: float, delta: float) -> None:
     sigma = gaussian_mechanism.get_sigma_gaussian(epsilon, delta)
     assert 1 / gaussian.mu_of(epsilon, delta) == pytest.approx(sigma, rel=1e-6)
@@ -99,10 +105,14 @@ def test_against_an_independent_accountant(epsilon: float, delta: float) -> None
 def test_known_numbers() -> None:
     assert 1 / gaussian.mu_of(0.5, 1e-10) == pytest.approx(11.436, abs=5e-4)
     assert gaussian.multiplier("paper", 0.5, 1e-10) == pytest.approx(19.285, abs=5e-4)
-    assert gaussian.multiplier("paper", 0.5, 1e-10) * gaussian.mu_of(0.5, 1e-10) == pytest.approx(1.69, abs=5e-3)
+    assert gaussian.multiplier("paper", 0.5, 1e-10) * gaussian.mu_of(0.5, 1e-10) == pytest.approx(
+        1.69, abs=5e-3
+    )
     with mpmath.workdps(60):
         inside = mpmath.mpf(4) / 9 + mpmath.log(mpmath.sqrt(2 / mpmath.pi) / mpmath.mpf("1e-10"))
-        assert gaussian.multiplier("paper", 0.5, 1e-10) == pytest.approx(float(4 * mpmath.sqrt(inside)), rel=1e-14)
+        assert gaussian.multiplier("paper", 0.5, 1e-10) == pytest.approx(
+            float(4 * mpmath.sqrt(inside)), rel=1e-14
+        )
 
 
 @settings(max_examples=100, deadline=None)
@@ -115,7 +125,9 @@ def test_classic_and_paper_are_never_below_tight(epsilon: float, log_delta: floa
 
 
 def test_classic_formula() -> None:
-    assert gaussian.multiplier("classic", 0.5, 1e-10) == pytest.approx(2 * math.sqrt(2 * math.log(1.25e10)), rel=1e-14)
+    assert gaussian.multiplier("classic", 0.5, 1e-10) == pytest.approx(
+        2 * math.sqrt(2 * math.log(1.25e10)), rel=1e-14
+    )
 
 
 @pytest.mark.parametrize("calibration", ["classic", "paper"])
@@ -125,8 +137,11 @@ def test_classic_and_paper_refuse_large_epsilon(calibration: gaussian.Calibratio
             gaussian.multiplier(calibration, epsilon, 1e-10)
 
 
-def test_a_calibration_that_adds_too_little_noise_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Negative control: the check behind classic and paper refuses a multiplier that is 1 % too small."""
+def test_a_calibration_that_adds_too_little_noise_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Negative control: the check behind classic and paper refuses a multiplier that is 1 % too
+    small."""
     paper = gaussian.multiplier("paper", 0.5, 1e-10)
     monkeypatch.setattr(gaussian, "mu_of", lambda *of: 1 / (0.9999 * paper))
     assert gaussian.multiplier("paper", 0.5, 1e-10) == paper
@@ -156,7 +171,13 @@ def test_extreme_parameters_stay_on_the_private_side() -> None:
     assert 0 < gaussian.delta_upper(1e-3, 50.0) < 1e-320
     assert 0 < gaussian.delta_upper(1e-300, 1e300) < 1e-320
     assert gaussian.epsilon_of(1e-9, 0.5) == 0.0
-    for epsilon, delta in [(1e-200, 1e-300), (1e12, 1e-10), (1e12, 1e-300), (1e300, 1e-300), (1e-12, 0.999)]:
+    for epsilon, delta in [
+        (1e-200, 1e-300),
+        (1e12, 1e-10),
+        (1e12, 1e-300),
+        (1e300, 1e-300),
+        (1e-12, 0.999),
+    ]:
         mu = gaussian.mu_of(epsilon, delta)
         assert mu > 0
         assert gaussian.delta_upper(mu, epsilon) <= delta

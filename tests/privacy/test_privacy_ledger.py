@@ -53,7 +53,9 @@ def test_one_entry_may_take_everything() -> None:
 @pytest.mark.parametrize("k", [2, 3, 7, 50])
 def test_equal_parts_fill_the_account_of_noise(k: int) -> None:
     ledger = Ledger(TOTAL)
-    part = Cost(Budget.from_mu(root_down(Filter(TOTAL).noise.most) / math.sqrt(k), TOTAL.delta), 0.0)
+    part = Cost(
+        Budget.from_mu(root_down(Filter(TOTAL).noise.most) / math.sqrt(k), TOTAL.delta), 0.0
+    )
     for number in range(k):
         ledger.spend(f"part {number}", part)
     with pytest.raises(BudgetExceeded):
@@ -61,21 +63,25 @@ def test_equal_parts_fill_the_account_of_noise(k: int) -> None:
 
 
 def test_noise_of_one_kind_costs_little_more_than_alone() -> None:
-    """docs/ledger.md: what half of δ for promises, and a quarter of the rest for leaks, cost in noise."""
+    """docs/ledger.md: what half of δ for promises, and a quarter of the rest for leaks, cost in
+    noise."""
     for delta, most in ((1e-9, 0.03), (1e-6, 0.05)):
         total = Budget(1.0, delta)
         assert 1 - most < root_down(Filter(total).noise.most) / total.mu < 1
 
 
 wishes = st.tuples(
-    st.floats(0.02, 0.9), st.sampled_from([0.0, 1e-12, 1e-9, 4e-9, 1e-8]), st.sampled_from([None, 0.0, 1e-6, 0.3])
+    st.floats(0.02, 0.9),
+    st.sampled_from([0.0, 1e-12, 1e-9, 4e-9, 1e-8]),
+    st.sampled_from([None, 0.0, 1e-6, 0.3]),
 ).map(lambda t: Cost(Budget(t[0], t[1]), t[2] and t[1] * t[2]))
 
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(wishes, min_size=1, max_size=8))
 def test_mixtures_never_exceed_their_total(costs: list[Cost]) -> None:
-    """The invariant, written out again: some choice of what counts as noise is within fixed parts that add up to δ.
+    """The invariant, written out again: some choice of what counts as noise is within fixed parts
+    that add up to δ.
 
     And what remains, of either kind, can be spent.
     """
@@ -91,9 +97,13 @@ def test_mixtures_never_exceed_their_total(costs: list[Cost]) -> None:
     kept = [entry.cost for entry in ledger.entries]
     boxes = [(0.0, 0.0, 5e-9), (1.0, 5e-9, 0.0)]
 
-    def within(as_noise: tuple[Cost, ...], as_promise: list[Cost], box: tuple[float, float, float]) -> bool:
+    def within(
+        as_noise: tuple[Cost, ...], as_promise: list[Cost], box: tuple[float, float, float]
+    ) -> bool:
         mu = math.sqrt(math.fsum(cost.mu**2 for cost in as_noise))
-        leak = math.fsum(numeric_at(cost.leak or 0.0, cost.budget.epsilon, 1.0) for cost in as_noise)
+        leak = math.fsum(
+            numeric_at(cost.leak or 0.0, cost.budget.epsilon, 1.0) for cost in as_noise
+        )
         epsilon = math.fsum(cost.budget.epsilon for cost in as_promise)
         delta = math.fsum(cost.budget.delta for cost in as_promise)
         # the account as a whole, not the streams that happen to be in it, is what δ must cover
@@ -126,7 +136,10 @@ def test_what_remains_is_the_most() -> None:
     assert rest is not None
     assert pure is not None
     assert pure.budget == Budget(0.7, 0.0)
-    with pytest.raises(BudgetExceeded, match=r"What is left: at most epsilon=0\.7 of pure privacy, or Gaussian noise"):
+    with pytest.raises(
+        BudgetExceeded,
+        match=r"What is left: at most epsilon=0\.7 of pure privacy, or Gaussian noise",
+    ):
         ledger.spend("too much", Cost(Budget.from_mu(rest.mu * 1.001, 1e-9), 0.0))
     stream = Stream(Count(), rest.budget, 10, "balanced", ledger=ledger)
     assert ledger.entries[-1].cost == stream.cost
@@ -135,7 +148,8 @@ def test_what_remains_is_the_most() -> None:
 
 
 def test_leaks_add_up_at_the_epsilon_of_the_total() -> None:
-    """Streams count as their noise while the leaks fit, else all of them as promises, whose ε and δ add up."""
+    """Streams count as their noise while the leaks fit, else all of them as promises, whose ε and δ
+    add up."""
     total = Budget(1.0, 1e-8)
     accounts, keys = Filter(total), noise(0.1, 1e-9, 5e-10)
     priced = 5e-10 * (1 + math.e) / (1 + math.exp(0.1))
@@ -190,7 +204,9 @@ def test_bad_entries_are_refused_and_nothing_is_recorded(name: Any, cost: Any) -
 
 def test_threads_cannot_overspend_together() -> None:
     ledger = Ledger(TOTAL)
-    part = Cost(Budget.from_mu(root_down(Filter(TOTAL).noise.most) / math.sqrt(5), TOTAL.delta), 0.0)
+    part = Cost(
+        Budget.from_mu(root_down(Filter(TOTAL).noise.most) / math.sqrt(5), TOTAL.delta), 0.0
+    )
 
     def attempt(number: int) -> bool:
         try:
@@ -203,7 +219,7 @@ def test_threads_cannot_overspend_together() -> None:
         assert sum(pool.map(attempt, range(40))) == 5
 
 
-# -- pure entries ------------------------------------------------------------------------------------------------------
+# -- pure entries ----------------------------------------------------------------------------------
 
 
 def pld_delta(mu: float, pure: float, epsilon: float, kind: str) -> float:
@@ -214,9 +230,13 @@ def pld_delta(mu: float, pure: float, epsilon: float, kind: str) -> float:
             2 / (1 + math.exp(pure)), 2, value_discretization_interval=step
         )
         if kind == "randomised response"
-        else privacy_loss_distribution.from_laplace_mechanism(1 / pure, value_discretization_interval=step)
+        else privacy_loss_distribution.from_laplace_mechanism(
+            1 / pure, value_discretization_interval=step
+        )
     )
-    normal = privacy_loss_distribution.from_gaussian_mechanism(1 / mu, value_discretization_interval=step)
+    normal = privacy_loss_distribution.from_gaussian_mechanism(
+        1 / mu, value_discretization_interval=step
+    )
     return float(other.compose(normal).get_delta_for_epsilon(epsilon))
 
 
@@ -225,7 +245,8 @@ MIXED = [(0.3, 0.5, 1.0), (0.3, 0.5, 2.0), (1.0, 0.1, 3.0), (0.1, 2.0, 2.2), (0.
 
 @pytest.mark.parametrize(("mu", "pure", "epsilon"), MIXED)
 def test_mixed_profile_against_oracle(mu: float, pure: float, epsilon: float) -> None:
-    """Tight for randomised response, enough for Laplace noise; two wrong rules are caught by the same oracle.
+    """Tight for randomised response, enough for Laplace noise; two wrong rules are caught by the
+    same oracle.
 
     The oracle rounds losses up by 2e-4 each, which changes δ by less than 1 % at these parameters.
     """
@@ -233,7 +254,8 @@ def test_mixed_profile_against_oracle(mu: float, pure: float, epsilon: float) ->
     worst = pld_delta(mu, pure, epsilon, "randomised response")
     assert stated == pytest.approx(worst, rel=1e-2)
     assert stated >= pld_delta(mu, pure, epsilon, "laplace") * 0.99
-    assert stated <= gaussian.delta_upper(mu, epsilon - pure) * (1 + 1e-12)  # never worse than adding up
+    # never worse than adding up
+    assert stated <= gaussian.delta_upper(mu, epsilon - pure) * (1 + 1e-12)
     forgotten = gaussian.delta_upper(mu, epsilon)
     swapped = math.exp(-pure) / (1 + math.exp(-pure))
     near, far = gaussian.delta_upper(mu, epsilon - pure), gaussian.delta_upper(mu, epsilon + pure)
@@ -320,7 +342,9 @@ def test_a_sparse_counter_spends_what_its_plan_says(delta: float) -> None:
     assert [b.pure for b in budgets] == ([True] if delta == 0 else [True, False])
     ledger = Ledger(Budget(2.0, 4 * delta))
     for number, budget in enumerate(budgets):
-        ledger.spend(f"part {number}", Cost(budget, counter.numeric_delta if not budget.pure else None))
+        ledger.spend(
+            f"part {number}", Cost(budget, counter.numeric_delta if not budget.pure else None)
+        )
     assert [entry.cost.plain for entry in ledger.entries] == [budget.pure for budget in budgets]
 
 

@@ -1,4 +1,5 @@
-"""The file of a ledger: one user at a time, every change is seen, no copy spends, and a crash is on the safe side."""
+"""The file of a ledger: one user at a time, every change is seen, no copy spends, and a crash is on
+the safe side."""
 
 from __future__ import annotations
 
@@ -53,7 +54,7 @@ def test_what_was_spent_is_there_again(tmp_path: Path, key: bytes | None) -> Non
     assert not (tmp_path / "none").exists()
 
 
-# -- one budget is spent once ------------------------------------------------------------------------------------------
+# -- one budget is spent once ----------------------------------------------------------------------
 
 
 def test_a_second_ledger_on_one_file_is_refused(tmp_path: Path) -> None:
@@ -65,9 +66,16 @@ def test_a_second_ledger_on_one_file_is_refused(tmp_path: Path) -> None:
         os.link(path, tmp_path / "other name")  # a hard link is the same file and has the same lock
         with pytest.raises(StoreError, match="one user at a time"):
             Ledger(path=tmp_path / "other name")
-        other = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=False)
+        other = subprocess.run(
+            [sys.executable, "-c", code, path], capture_output=True, text=True, check=False
+        )
         assert "one user at a time" in other.stderr
-    assert subprocess.run([sys.executable, "-c", code, path], capture_output=True, check=False).returncode == 0
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code, path], capture_output=True, check=False
+        ).returncode
+        == 0
+    )
 
 
 def test_copies_cannot_spend(tmp_path: Path) -> None:
@@ -144,7 +152,7 @@ def test_symbolic_links_are_refused_with_their_target(tmp_path: Path) -> None:
         Ledger(path=path)
 
 
-# -- changes are seen --------------------------------------------------------------------------------------------------
+# -- changes are seen ------------------------------------------------------------------------------
 
 
 def lines_of(path: Path) -> list[bytes]:
@@ -161,8 +169,15 @@ CHANGES = {
     "the last entry removed": without_line(3),
     "the last two entries removed": lambda lines: lines[:2],
     "the last line cut": lambda lines: [*lines[:3], lines[3][:20]],
-    "an epsilon changed": lambda lines: [lines[0], lines[1].replace(b'"epsilon":0.2', b'"epsilon":0.1'), *lines[2:]],
-    "the total changed": lambda lines: [lines[0].replace(b'"epsilon":1.0', b'"epsilon":9.0'), *lines[1:]],
+    "an epsilon changed": lambda lines: [
+        lines[0],
+        lines[1].replace(b'"epsilon":0.2', b'"epsilon":0.1'),
+        *lines[2:],
+    ],
+    "the total changed": lambda lines: [
+        lines[0].replace(b'"epsilon":1.0', b'"epsilon":9.0'),
+        *lines[1:],
+    ],
     "two entries exchanged": lambda lines: [lines[0], lines[2], lines[1], lines[3]],
     "an entry twice": lambda lines: [*lines, lines[3]],
     "no line at all": lambda lines: [],
@@ -192,7 +207,8 @@ def test_an_older_ledger_under_its_newer_head_is_refused(tmp_path: Path, key: by
 
 
 def forged(path: Path) -> None:
-    """Somebody who knows the format drops the last entry and computes a new head without the key."""
+    """Somebody who knows the format drops the last entry and computes a new head without the
+    key."""
     from evercount.privacy.ledger_file import LedgerFile
 
     lines = lines_of(path)
@@ -239,7 +255,7 @@ def test_the_key_must_be_the_right_one(tmp_path: Path) -> None:
         Ledger(TOTAL, key=KEY)
 
 
-# -- crashes -----------------------------------------------------------------------------------------------------------
+# -- crashes ---------------------------------------------------------------------------------------
 
 CRASH = """
 import os, signal, sys
@@ -267,12 +283,15 @@ ledger.spend("dies", Cost(Budget(0.2, 1e-9), leak=0.0))
 
 
 @pytest.mark.parametrize(
-    ("where", "counted"), [("before the line", False), ("in the line", False), ("before the head", True)]
+    ("where", "counted"),
+    [("before the line", False), ("in the line", False), ("before the head", True)],
 )
 def test_a_kill_leaves_nothing_or_a_spent_entry(tmp_path: Path, where: str, counted: bool) -> None:
     path = tmp_path / "ledger"
     filled(path)
-    done = subprocess.run([sys.executable, "-c", CRASH, path, where], capture_output=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", CRASH, path, where], capture_output=True, check=False
+    )
     assert done.returncode == -signal.SIGKILL
     with Ledger(path=path) as ledger:
         assert [entry.name for entry in ledger.entries][3:] == (["dies"] if counted else [])
@@ -298,8 +317,12 @@ try:
 except StoreError as error:
     print(error, len(ledger.entries))
 """
-    done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=True)
-    assert done.stdout.startswith(f"nothing is spent, because the ledger {path} cannot be written: ")
+    done = subprocess.run(
+        [sys.executable, "-c", code, path], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith(
+        f"nothing is spent, because the ledger {path} cannot be written: "
+    )
     assert done.stdout.strip().endswith(" 3")
     assert path.stat().st_size == size
     filled(path, entries=4)
@@ -325,7 +348,8 @@ def test_an_entry_that_does_not_fit_is_not_written(tmp_path: Path) -> None:
 
 
 def test_a_total_with_a_part_for_pure_streams_is_refused(tmp_path: Path) -> None:
-    """Its entries were admitted by another rule: what both rules together admit is proved nowhere."""
+    """Its entries were admitted by another rule: what both rules together admit is proved
+    nowhere."""
     file = LedgerFile(tmp_path / "ledger", None, None, False)
     file.begin({"total": TOTAL.to_dict(), "plain": Budget(0.5, 0.0).to_dict()})
     file.close()

@@ -1,4 +1,5 @@
-"""One rule for what several streams promise together: never below the truth, the least, and the same at every door."""
+"""One rule for what several streams promise together: never below the truth, the least, and the
+same at every door."""
 
 from __future__ import annotations
 
@@ -33,11 +34,14 @@ def together(entries: list[Entry], delta: float | None = None) -> Budget:
 
 
 def true_delta(entries: list[Entry], epsilon: float) -> Any:
-    """δ of all entries at ε in 50-digit arithmetic, written out again: ideal mechanisms, then the numerical errors."""
+    """δ of all entries at ε in 50-digit arithmetic, written out again: ideal mechanisms, then the
+    numerical errors."""
     import mpmath
 
     with mpmath.workdps(50):
-        mu = mpmath.sqrt(sum(mpmath.mpf(b.reserve(n).mu if n else b.mu) ** 2 for b, n in entries if b.delta > 0))
+        mu = mpmath.sqrt(
+            sum(mpmath.mpf(b.reserve(n).mu if n else b.mu) ** 2 for b, n in entries if b.delta > 0)
+        )
         q = mpmath.fsum(b.epsilon for b, _ in entries if b.delta == 0)
         e = mpmath.mpf(epsilon)
 
@@ -46,12 +50,15 @@ def true_delta(entries: list[Entry], epsilon: float) -> Any:
 
         p = 1 / (1 + mpmath.exp(-q))
         ideal = p * gauss(e - q) + (1 - p) * gauss(e + q) if mu else mpmath.mpf(0 if e >= q else 1)
-        price = sum(n * max(1, (1 + mpmath.exp(e)) / (1 + mpmath.exp(b.epsilon))) for b, n in entries)
+        price = sum(
+            n * max(1, (1 + mpmath.exp(e)) / (1 + mpmath.exp(b.epsilon))) for b, n in entries
+        )
         return ideal + price
 
 
 def leaking_delta(entries: list[Entry], leaking: list[Entry], epsilon: float) -> Any:
-    """The same, where those of `leaking` tell everything with probability δ and are randomised response of ε else."""
+    """The same, where those of `leaking` tell everything with probability δ and are randomised
+    response of ε else."""
     import mpmath
 
     with mpmath.workdps(50):
@@ -61,34 +68,43 @@ def leaking_delta(entries: list[Entry], leaking: list[Entry], epsilon: float) ->
 
 
 some = st.tuples(
-    st.floats(0.05, 3.0), st.sampled_from([0.0, 1e-12, 1e-9, 1e-6, 1e-3]), st.sampled_from([0.0, 1e-15, 1e-3, 0.3, 0.9])
+    st.floats(0.05, 3.0),
+    st.sampled_from([0.0, 1e-12, 1e-9, 1e-6, 1e-3]),
+    st.sampled_from([0.0, 1e-15, 1e-3, 0.3, 0.9]),
 ).map(lambda t: (Budget(t[0], t[1]), t[1] * t[2]))
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(some, min_size=2, max_size=6))
 def test_the_stated_promise_is_never_below_the_truth(entries: list[Entry]) -> None:
-    """The exact δ at the stated ε is within the stated δ, some entries leaking or none, or the plain sums are stated.
+    """The exact δ at the stated ε is within the stated δ, some entries leaking or none, or the
+    plain sums are stated.
 
     The sum is the δ.
     """
     whole = together(entries)
-    epsilons, deltas = ([float(getattr(b, name)) for b, _ in entries] for name in ("epsilon", "delta"))
+    epsilons, deltas = (
+        [float(getattr(b, name)) for b, _ in entries] for name in ("epsilon", "delta")
+    )
     assert whole.delta == pytest.approx(math.fsum(deltas), rel=1e-12)
     assert whole.epsilon <= math.fsum(epsilons) * (1 + 1e-12)
-    plain = Fraction(whole.epsilon) >= sum(map(Fraction, epsilons)) and Fraction(whole.delta) >= sum(
-        map(Fraction, deltas)
-    )
+    plain = Fraction(whole.epsilon) >= sum(map(Fraction, epsilons)) and Fraction(
+        whole.delta
+    ) >= sum(map(Fraction, deltas))
     with_error = [entry for entry in entries if entry[1] > 0]
     assert plain or any(
-        leaking_delta([entry for entry in entries if entry not in leaking], list(leaking), whole.epsilon) <= whole.delta
+        leaking_delta(
+            [entry for entry in entries if entry not in leaking], list(leaking), whole.epsilon
+        )
+        <= whole.delta
         for count in range(len(with_error) + 1)
         for leaking in itertools.combinations(with_error, count)
     )
 
 
 def test_unlisted_keys_among_many_streams() -> None:
-    """A stream half of whose δ is no Gaussian's: its price grows with the ε of all, so it counts as its promise.
+    """A stream half of whose δ is no Gaussian's: its price grows with the ε of all, so it counts as
+    its promise.
 
     Negative control: without the leak the same ε would be stated too low.
     """
@@ -106,7 +122,8 @@ def test_unlisted_keys_among_many_streams() -> None:
 
 
 def listing_chance(stream: Stream) -> float:
-    """The exact chance that one tick lists a key of one event: a normal number, rounded, reaches the threshold."""
+    """The exact chance that one tick lists a key of one event: a normal number, rounded, reaches
+    the threshold."""
     assert stream.thresholds is not None
     std = stream.sigma * float(stream.factorization.row_norms(np.asarray([1]))[0])
     return float(norm.sf((stream.thresholds.at(1) - 1 - 0.5) / std))
@@ -114,10 +131,11 @@ def listing_chance(stream: Stream) -> float:
 
 @pytest.mark.parametrize("alone", [False, True])
 def test_twenty_streams_that_list_keys(alone: bool) -> None:
-    """A key that exists in one neighbour only is listed by some stream with a chance that the stated δ must cover.
+    """A key that exists in one neighbour only is listed by some stream with a chance that the
+    stated δ must cover.
 
-    The largest δ does not: with bare budgets or with costs it is refused, and the sum covers the chance. A ledger takes
-    as many as its δ covers.
+    The largest δ does not: with bare budgets or with costs it is refused, and the sum covers the
+    chance. A ledger takes as many as its δ covers.
     """
     stream = Stream(DiscoveredKeys(share=0.9), Budget(0.5, 1e-3), horizon=1)
     one = listing_chance(stream)
@@ -140,7 +158,9 @@ def test_twenty_streams_that_list_keys(alone: bool) -> None:
 
 def test_a_cost_is_checked() -> None:
     assert Cost(Budget(0.5, 0.0)) == Cost(Budget(0.5, 0.0), 0.0)
-    assert [Cost(Budget(0.5, d), leak).plain for d, leak in ((0.0, None), (1e-9, None), (1e-9, 0.0))] == [1, 1, 0]
+    assert [
+        Cost(Budget(0.5, d), leak).plain for d, leak in ((0.0, None), (1e-9, None), (1e-9, 0.0))
+    ] == [1, 1, 0]
     assert Cost(Budget(0.5, 1e-9), 4e-10).mu == Budget(0.5, 1e-9).reserve(4e-10).mu
     for budget, leak in (
         (Budget(0.5, 1e-9), 1e-9),
@@ -158,7 +178,9 @@ def test_compose_at_another_delta() -> None:
     mixed = [Cost(Budget(0.5, 0.0)), Cost(Budget(0.5, 1e-6), 0.0)]
     found = compose(mixed, 1e-6)
     assert 0.5 < found.epsilon < 1.0
-    assert true_delta([(one.budget, 0.0) for one in mixed], found.epsilon) == pytest.approx(1e-6, rel=1e-6)
+    assert true_delta([(one.budget, 0.0) for one in mixed], found.epsilon) == pytest.approx(
+        1e-6, rel=1e-6
+    )
     assert compose(mixed, 1e-9).epsilon > found.epsilon
     assert compose([Budget(0.25, 0.0), Budget(0.5, 0.0)], 0.0) == Budget(0.75, 0.0)
     assert Fraction(compose([Budget(0.1, 0.0)] * 3).epsilon) >= 3 * Fraction(0.1)
@@ -176,7 +198,9 @@ def test_compose_at_another_delta() -> None:
 def test_a_rule_that_forgets_the_numerical_error_is_caught() -> None:
     """Negative control: the same oracle refuses ε of the ideal mechanisms at the whole δ."""
     entries = [(Budget(1.0, 1e-6), 4e-7)] * 2
-    wrong = least_epsilon(math.sqrt(2) * Budget(1.0, 1e-6).reserve(4e-7).mu, Fraction(0), 2e-6, Meeting((), ()))
+    wrong = least_epsilon(
+        math.sqrt(2) * Budget(1.0, 1e-6).reserve(4e-7).mu, Fraction(0), 2e-6, Meeting((), ())
+    )
     assert wrong is not None
     assert true_delta(entries, wrong) > 2e-6
     assert true_delta(entries, together(entries).epsilon) <= 2e-6
@@ -231,7 +255,9 @@ def test_the_numbers_of_the_proof() -> None:
     for delta in (1e-9, 2e-9):
         epsilon = together([(Budget(0.5, 1e-9), 0.0)] * 2, delta).epsilon
         assert f"({math.ceil(epsilon * 1e4) / 1e4:.4f}, {delta:.0e})".replace("e-09", "e-9") in page
-    assert together([(Budget(0.5, 1e-9), 0.0)] * 2) == together([(Budget(0.5, 1e-9), 0.0)] * 2, 2e-9)
+    assert together([(Budget(0.5, 1e-9), 0.0)] * 2) == together(
+        [(Budget(0.5, 1e-9), 0.0)] * 2, 2e-9
+    )
 
 
 def test_numerical_errors_grow_with_epsilon() -> None:
@@ -240,7 +266,9 @@ def test_numerical_errors_grow_with_epsilon() -> None:
     assert numeric_at(1e-12, 1.0, 1e6) == 1.0
 
 
-@pytest.mark.parametrize("budgets", [((0.5, 1e-9), (0.5, 1e-9)), ((0.5, 0.0), (1.0, 1e-9), (0.1, 1e-12))])
+@pytest.mark.parametrize(
+    "budgets", [((0.5, 1e-9), (0.5, 1e-9)), ((0.5, 0.0), (1.0, 1e-9), (0.1, 1e-12))]
+)
 def test_two_doors_state_the_same(tmp_path: Path, budgets: tuple[tuple[float, float], ...]) -> None:
     """`release` and the store: real streams, one answer."""
     parts = [Budget(*budget) for budget in budgets]

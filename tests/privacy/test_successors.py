@@ -1,7 +1,9 @@
-"""Streams over disjoint time ranges: the best strategy, computed exactly, against what is stated for all of them.
+"""Streams over disjoint time ranges: the best strategy, computed exactly, against what is stated
+for all of them.
 
-Small mechanisms with finitely many outputs. Whoever attacks sees every release and decides tick by tick whether the one
-event that differs comes now. The best decisions are computed backwards over the tree of all outputs.
+Small mechanisms with finitely many outputs. Whoever attacks sees every release and decides tick by
+tick whether the one event that differs comes now. The best decisions are computed backwards over
+the tree of all outputs.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ class Mechanism:
 
 
 def noisy(weights: tuple[float, ...], running: bool) -> Law:
-    """Fresh noise on each tick's number, modulo SIZE; `running`: what is shown adds up, so old noise stays in it."""
+    """Fresh noise on each tick's number, modulo SIZE; `running`: what is shown adds up, so old
+    noise stays in it."""
     total = sum(weights)
 
     def law(events: tuple[int, ...], seen: tuple[int, ...]) -> float:
@@ -63,7 +66,8 @@ def two_nodes(epsilon: float) -> Law:
 
 
 def coin(delta: float) -> Law:
-    """It shows a coin of chance δ at its first tick, and then shows every event if the coin says so: (0, δ)-DP."""
+    """It shows a coin of chance δ at its first tick, and then shows every event if the coin says
+    so: (0, δ)-DP."""
 
     def law(events: tuple[int, ...], seen: tuple[int, ...]) -> float:
         first = delta if seen[0] else 1 - delta
@@ -79,16 +83,22 @@ def threshold(delta: float) -> Law:
     return lambda events, seen: math.prod(shown[pair] for pair in zip(events, seen, strict=True))
 
 
-def best_gain(mechanisms: list[Mechanism], epsilon: float, most: int = 1, period: int | None = None) -> float:
-    """The largest P(H) − e^ε·P′(H) that a strategy of at most so many events reaches, in either direction.
+def best_gain(
+    mechanisms: list[Mechanism], epsilon: float, most: int = 1, period: int | None = None
+) -> float:
+    """The largest P(H) − e^ε·P′(H) that a strategy of at most so many events reaches, in either
+    direction.
 
     `period`: all events that differ are in one period of so many ticks.
     """
     last = max(one.ticks.stop for one in mechanisms)
     factor = math.exp(epsilon)
 
-    def chances(events: tuple[int, ...], seen: list[tuple[int, ...]], tick: int) -> tuple[float, float]:
-        """With the events and without, over the streams that are over after this tick or still run."""
+    def chances(
+        events: tuple[int, ...], seen: list[tuple[int, ...]], tick: int
+    ) -> tuple[float, float]:
+        """With the events and without, over the streams that are over after this tick or still
+        run."""
         pair = [1.0, 1.0]
         for one, shown in zip(mechanisms, seen, strict=True):
             inside = events[one.ticks.start : min(one.ticks.stop, tick)]
@@ -107,7 +117,9 @@ def best_gain(mechanisms: list[Mechanism], epsilon: float, most: int = 1, period
         found = 0.0
         for event in choices:
             total = 0.0
-            for outputs in itertools.product(*(range(mechanisms[number].outputs) for number in running)):
+            for outputs in itertools.product(
+                *(range(mechanisms[number].outputs) for number in running)
+            ):
                 after = list(seen)
                 for number, output in zip(running, outputs, strict=True):
                     after[number] = (*after[number], output)
@@ -122,7 +134,10 @@ def best_gain(mechanisms: list[Mechanism], epsilon: float, most: int = 1, period
 
 def years(*laws: tuple[Law, int], ticks: int = 2) -> list[Mechanism]:
     """One after the other."""
-    return [Mechanism(law, size, range(n * ticks, (n + 1) * ticks)) for n, (law, size) in enumerate(laws)]
+    return [
+        Mechanism(law, size, range(n * ticks, (n + 1) * ticks))
+        for n, (law, size) in enumerate(laws)
+    ]
 
 
 def at(first: int, last: int | None = None) -> TimeRange:
@@ -132,7 +147,9 @@ def at(first: int, last: int | None = None) -> TimeRange:
 PURE = (0.4, 0.7)
 
 
-@pytest.mark.parametrize("law", [lambda e: noisy(laplace(e), False), lambda e: noisy(laplace(e), True), two_nodes])
+@pytest.mark.parametrize(
+    "law", [lambda e: noisy(laplace(e), False), lambda e: noisy(laplace(e), True), two_nodes]
+)
 def test_no_strategy_beats_the_stated_total(law: Callable[[float], Law]) -> None:
     """Pure streams: the larger ε holds against every strategy, and no smaller one does."""
     streams = years(*((law(epsilon), SIZE) for epsilon in PURE))
@@ -145,7 +162,8 @@ def test_no_strategy_beats_the_stated_total(law: Callable[[float], Law]) -> None
 @pytest.mark.parametrize("running", [False, True])
 @pytest.mark.parametrize("epsilon", [0.0, 0.3, 1.0])
 def test_profiles_of_noise_are_maxima(running: bool, epsilon: float) -> None:
-    """Not the budgets: at each ε the larger δ of the two, also where the first stream has shown part of its noise."""
+    """Not the budgets: at each ε the larger δ of the two, also where the first stream has shown
+    part of its noise."""
     laws = [(noisy(normal(0.8), running), SIZE), (noisy(laplace(0.9), running), SIZE)]
     alone = [best_gain(years(one), epsilon) for one in laws]
     assert best_gain(years(*laws), epsilon) == pytest.approx(max(alone), abs=1e-12)
@@ -178,9 +196,12 @@ def test_promises_of_which_nothing_else_is_known_add_their_delta() -> None:
 
 
 def test_thresholds_of_unseen_noise_do_not_add_up() -> None:
-    """A key's noise is shown only after the event: there is nothing to wait for. Finite arithmetic adds up."""
+    """A key's noise is shown only after the event: there is nothing to wait for. Finite arithmetic
+    adds up."""
     delta = 0.05
-    assert best_gain(years((threshold(delta), 2), (threshold(delta), 2)), 0.5) == pytest.approx(delta)
+    assert best_gain(years((threshold(delta), 2), (threshold(delta), 2)), 0.5) == pytest.approx(
+        delta
+    )
     budget = Budget(1.0, 1e-6)
     seen, unseen = ([Cost(budget, 4e-7, at(2 * n), part) for n in range(2)] for part in (0.0, 4e-7))
     assert compose(unseen).epsilon == pytest.approx(1.0, abs=1e-9)
@@ -195,7 +216,8 @@ def test_thresholds_of_unseen_noise_do_not_add_up() -> None:
 
 
 def test_persons_who_come_back_cost_the_sum() -> None:
-    """The counterexample: somebody who is in both years, at (1, 1e-6) each, is protected by 1.40 and not by 1."""
+    """The counterexample: somebody who is in both years, at (1, 1e-6) each, is protected by 1.40
+    and not by 1."""
     streams = years((noisy(laplace(0.4), False), SIZE), (noisy(laplace(0.4), False), SIZE), ticks=1)
     assert best_gain(streams, 0.4, most=2) > 0.05, "events in both years: more than the larger ε"
     assert best_gain(streams, 0.8, most=2) < 1e-12
@@ -204,7 +226,9 @@ def test_persons_who_come_back_cost_the_sum() -> None:
     both = compose(costs)
     assert (round(both.epsilon, 2), both.delta) == (1.4, 2e-6)
     mu = math.sqrt(2) * person.mu
-    assert gaussian.delta_of(mu, 1.0) > 10 * 2e-6, "what a person in both years really loses at ε = 1"
+    assert gaussian.delta_of(mu, 1.0) > 10 * 2e-6, (
+        "what a person in both years really loses at ε = 1"
+    )
     assert gaussian.delta_of(mu, both.epsilon * 0.999) > 2e-6
     ledger = Ledger(person)
     ledger.spend("first", costs[0])
@@ -213,7 +237,8 @@ def test_persons_who_come_back_cost_the_sum() -> None:
 
 
 def test_caps_that_are_handed_on_cost_the_largest() -> None:
-    """At most two events of a person in both years together, each with half of ε: nobody gains more than the larger."""
+    """At most two events of a person in both years together, each with half of ε: nobody gains more
+    than the larger."""
     streams = years(*((noisy(laplace(epsilon / 2), False), SIZE) for epsilon in PURE))
     spans = [TimeRange(2 * n, 2 * n + 2, "1", chain="visits") for n in range(2)]
     budgets = [Budget(epsilon, 0.0, unit="user", max_events=2) for epsilon in PURE]
@@ -223,7 +248,10 @@ def test_caps_that_are_handed_on_cost_the_largest() -> None:
     assert best_gain(streams, 0.98 * 0.7, most=2) > 1e-4
     assert best_gain(streams, 0.7, most=3) > 1e-3, "planted: caps that begin anew"
     person = Budget(1.0, 1e-6, unit="user", max_per_tick=1, max_ticks=30)
-    decade = [Cost(person, 1e-28, TimeRange(n * YEAR, (n + 1) * YEAR, "1", chain="visits")) for n in range(10)]
+    decade = [
+        Cost(person, 1e-28, TimeRange(n * YEAR, (n + 1) * YEAR, "1", chain="visits"))
+        for n in range(10)
+    ]
     assert (round(compose(decade).epsilon, 9), compose(decade).delta) == (1.0, 1e-6)
     ledger = Ledger(person)
     for number, cost in enumerate(decade):
@@ -234,7 +262,8 @@ def test_caps_that_are_handed_on_cost_the_largest() -> None:
 
 
 def test_two_chains_add_up() -> None:
-    """Whoever is in both has used up nothing of the other's caps; so are other caps, and other noise."""
+    """Whoever is in both has used up nothing of the other's caps; so are other caps, and other
+    noise."""
     person = Budget(1.0, 1e-6, unit="user", max_per_tick=1, max_ticks=30)
     first = Cost(person, 0.0, TimeRange(0, YEAR, "1", chain="visits"))
     for budget, chain in (
@@ -249,7 +278,10 @@ def test_two_chains_add_up() -> None:
         ledger.spend("first", first)
         with pytest.raises(BudgetExceeded):
             ledger.spend("second", second)
-    unknown = [Cost(person, None, TimeRange(n * YEAR, (n + 1) * YEAR, "1", chain="visits")) for n in range(2)]
+    unknown = [
+        Cost(person, None, TimeRange(n * YEAR, (n + 1) * YEAR, "1", chain="visits"))
+        for n in range(2)
+    ]
     assert compose(unknown).epsilon == 2.0, "of promises nothing is known but that they add up"
     later = Cost(person, 0.0, TimeRange(YEAR, 2 * YEAR, "1", chain="visits"))
     assert compose([first, later, Cost(person, 0.0)]).epsilon == pytest.approx(
@@ -258,7 +290,8 @@ def test_two_chains_add_up() -> None:
 
 
 def test_what_a_person_does_in_one_period_costs_the_largest() -> None:
-    """At most two events of a person in a period of two ticks, each tick with half of ε; each year is one period."""
+    """At most two events of a person in a period of two ticks, each tick with half of ε; each year
+    is one period."""
     streams = years(*((noisy(laplace(epsilon / 2), False), SIZE) for epsilon in PURE))
     budgets = [Budget(epsilon, 0.0, unit="user", max_events=2, period=2) for epsilon in PURE]
     spans = [TimeRange(2 * n, 2 * n + 2, "1", "2 0") for n in range(2)]
@@ -266,7 +299,9 @@ def test_what_a_person_does_in_one_period_costs_the_largest() -> None:
     assert (stated.epsilon, stated.delta) == (0.7, 0.0)
     assert best_gain(streams, 0.7, most=2, period=2) < 1e-12
     assert best_gain(streams, 0.98 * 0.7, most=2, period=2) > 1e-4
-    assert best_gain(streams, 0.7, most=3) > 1e-3, "planted: a third event of the same person, in the other year"
+    assert best_gain(streams, 0.7, most=3) > 1e-3, (
+        "planted: a third event of the same person, in the other year"
+    )
 
 
 def test_periods_that_begin_at_different_times_do_not_add_up() -> None:
@@ -285,9 +320,12 @@ def test_periods_that_begin_at_different_times_do_not_add_up() -> None:
 
 
 def test_ten_years_cost_one() -> None:
-    """Event level, (1, 1e-6) each: (1, 1e-6) for all of them; an eleventh stream over one of the years is refused."""
+    """Event level, (1, 1e-6) each: (1, 1e-6) for all of them; an eleventh stream over one of the
+    years is refused."""
     budget = Budget(1.0, 1e-6)
-    costs = [Cost(budget, 1e-28, TimeRange(n * YEAR, (n + 1) * YEAR, "86400000000")) for n in range(10)]
+    costs = [
+        Cost(budget, 1e-28, TimeRange(n * YEAR, (n + 1) * YEAR, "86400000000")) for n in range(10)
+    ]
     total = compose(costs)
     assert total.delta == 1e-6
     assert 1 - 1e-9 < total.epsilon <= 1.0
@@ -311,7 +349,11 @@ def test_the_largest_budget_is_not_an_order() -> None:
     together = compose([pure, noise])
     assert (together.epsilon, together.delta) == (1.0, 1e-6)
     assert gaussian.delta_of(noise.mu, 1.0) > 0
-    for total, fits in ((Budget(1.0, 1e-6), True), (Budget(0.5, 1e-6), False), (Budget(1.0, 0.0), False)):
+    for total, fits in (
+        (Budget(1.0, 1e-6), True),
+        (Budget(0.5, 1e-6), False),
+        (Budget(1.0, 0.0), False),
+    ):
         ledger = Ledger(total)
 
         def both(ledger: Ledger = ledger) -> None:
@@ -326,7 +368,8 @@ def test_the_largest_budget_is_not_an_order() -> None:
 
 
 def test_within_a_year_the_parts_of_a_total_hold() -> None:
-    """Two streams in each of three years: every year has its own rest, and leaks are taken from all years."""
+    """Two streams in each of three years: every year has its own rest, and leaks are taken from all
+    years."""
     total = Budget(1.0, 1e-6)
     ledger = Ledger(total)
     for year in range(3):
@@ -380,14 +423,18 @@ def test_every_instant_is_in_a_set(known: list[TimeRange | None]) -> None:
 
 
 def test_the_text() -> None:
-    """At the horizon: nothing more for events, the sum for persons and where no clock says when events are."""
+    """At the horizon: nothing more for events, the sum for persons and where no clock says when
+    events are."""
     event = Cost(Budget(1.0, 1e-6), 0.0, at(0))
     assert successor_text(event) == (
-        "A new stream that starts at this end or later costs nothing more: each event is in only one of the two, and "
-        "both together keep epsilon=1, delta=1e-06."
+        "A new stream that starts at this end or later costs nothing more: each event is in only "
+        "one of the two, and both together keep epsilon=1, delta=1e-06."
     )
     person = Cost(Budget(1.0, 1e-6, unit="user"), 0.0, at(0))
-    assert "counts the same persons again: both together keep epsilon=1.40326, delta=2e-06." in successor_text(person)
+    assert (
+        "counts the same persons again: both together keep epsilon=1.40326, delta=2e-06."
+        in successor_text(person)
+    )
     assert "may count the same events again" in successor_text(Cost(Budget(1.0, 0.0)))
     assert "epsilon=2, delta=0." in successor_text(Cost(Budget(1.0, 0.0)))
 

@@ -1,4 +1,5 @@
-"""Borders of periods where clocks jump, and what a time range refuses: planted bugs had survived here."""
+"""Borders of periods where clocks jump, and what a time range refuses: planted bugs had survived
+here."""
 
 from __future__ import annotations
 
@@ -45,7 +46,9 @@ def test_a_border_that_the_clock_shows_twice_is_the_first_one() -> None:
     grid = daily(150 * 60_000_000)
     assert grid.next_border(first) == first
     second = first + DAY // 24
-    assert grid.next_border(second) == grid.next_border(first + 1) == micro("2026-10-26T02:30+01:00")
+    assert (
+        grid.next_border(second) == grid.next_border(first + 1) == micro("2026-10-26T02:30+01:00")
+    )
 
 
 @pytest.mark.parametrize(

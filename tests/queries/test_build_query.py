@@ -17,7 +17,9 @@ def test_every_example_builds(name: str) -> None:
 
 
 def test_a_missing_parameter_is_named_with_an_example() -> None:
-    with pytest.raises(ParameterError, match=r"needs keys; for example parameters = .*north.* -p keys="):
+    with pytest.raises(
+        ParameterError, match=r"needs keys; for example parameters = .*north.* -p keys="
+    ):
         build_query("histogram", {})
 
 
@@ -49,7 +51,8 @@ class Hidden(Multiples):
 
 
 class Spelled(Multiples):
-    """One with a parameter of the short name and one of the long name that it stands for in keys of noise."""
+    """One with a parameter of the short name and one of the long name that it stands for in keys of
+    noise."""
 
     def __init__(self, low: int, lo: int) -> None:
         super().__init__(1)

@@ -1,4 +1,5 @@
-"""Nothing outside `queries/` asks which query it is, and what queries say of their published numbers is true."""
+"""Nothing outside `queries/` asks which query it is, and what queries say of their published
+numbers is true."""
 
 from __future__ import annotations
 
@@ -19,9 +20,12 @@ SOURCE = Path(__file__).parents[2] / "src" / "evercount"
 
 
 def kinds(kind: type = Query) -> set[str]:
-    """The names of all classes of the package that are queries; those of the engine are made of another one."""
+    """The names of all classes of the package that are queries; those of the engine are made of
+    another one."""
     below = {name for each in kind.__subclasses__() for name in kinds(each)}
-    return below | ({kind.__name__} if kind is not Query and kind.__module__.startswith("evercount.") else set())
+    return below | (
+        {kind.__name__} if kind is not Query and kind.__module__.startswith("evercount.") else set()
+    )
 
 
 BUILD = {
@@ -49,29 +53,42 @@ def modules() -> Iterator[tuple[str, ast.Module]]:
 
 
 def faults(tree: ast.Module, concrete: set[str]) -> Iterator[tuple[str, str]]:
-    """(what, where) of each place that names a query ("names") or tells one from another ("asks")."""
+    """(what, where) of each place that names a query ("names") or tells one from another
+    ("asks")."""
     for node in ast.walk(tree):
         match node:
-            case ast.ImportFrom(module=str(module), names=names) if module.split(".")[0] == "evercount":
+            case ast.ImportFrom(module=str(module), names=names) if (
+                module.split(".")[0] == "evercount"
+            ):
                 told = concrete | ({"queries"} if module == "evercount" else set())
-                yield from (("names", f"line {node.lineno}: {one.name}") for one in names if one.name in told)
+                yield from (
+                    ("names", f"line {node.lineno}: {one.name}")
+                    for one in names
+                    if one.name in told
+                )
             case ast.Import(names=names):
                 whole = [one.name for one in names if one.name.startswith("evercount.queries")]
                 yield from (("names", f"line {node.lineno}: {name}") for name in whole)
             case ast.Call(func=ast.Name(id="isinstance" | "issubclass"), args=[_, asked]):
                 if mentioned(asked) & {*concrete, "QUERIES"}:
                     yield "asks", f"line {node.lineno}: {ast.unparse(node)}"
-            case ast.Call(func=ast.Name(id="hasattr" | "getattr"), args=[asked, *_]) if is_query(asked):
+            case ast.Call(func=ast.Name(id="hasattr" | "getattr"), args=[asked, *_]) if is_query(
+                asked
+            ):
                 yield "asks", f"line {node.lineno}: {ast.unparse(node)}"
             case ast.Attribute(value=value, attr=attr):
-                kind = is_type(value) and attr != "__name__" and any(map(is_query, arguments(value)))
+                kind = (
+                    is_type(value) and attr != "__name__" and any(map(is_query, arguments(value)))
+                )
                 if kind or (attr == "__class__" and is_query(value)) or is_name_of(value):
                     yield "asks", f"line {node.lineno}: {ast.unparse(node)}"
             case ast.Subscript(slice=place) if is_name_of(place):
                 yield "asks", f"line {node.lineno}: {ast.unparse(node)}"
             case ast.Compare(left=left, comparators=others):
                 if (any(map(is_type, (left, *others))) and mentioned(node) & concrete) or any(
-                    texts(side) & QUERIES.keys() for side in (left, *others) if not isinstance(side, ast.Subscript)
+                    texts(side) & QUERIES.keys()
+                    for side in (left, *others)
+                    if not isinstance(side, ast.Subscript)
                 ):
                     yield "asks", f"line {node.lineno}: {ast.unparse(node)}"
             case ast.Match(subject=subject, cases=cases):
@@ -88,7 +105,11 @@ def mentioned(node: ast.AST) -> set[str]:
 
 
 def texts(node: ast.AST) -> set[str]:
-    return {one.value for one in ast.walk(node) if isinstance(one, ast.Constant) and isinstance(one.value, str)}
+    return {
+        one.value
+        for one in ast.walk(node)
+        if isinstance(one, ast.Constant) and isinstance(one.value, str)
+    }
 
 
 def arguments(node: ast.AST) -> list[ast.expr]:
@@ -129,7 +150,9 @@ def test_nothing_outside_asks_which_query_it_is() -> None:
             if (what == "names" and not allowed(place)) or what == "asks":
                 found.append(f"{place}, {where}")
     assert not found
-    assert {entry for entry in BUILD if not any(place.startswith(entry) for place in naming)} == set(), "of no use"
+    assert {
+        entry for entry in BUILD if not any(place.startswith(entry) for place in naming)
+    } == set(), "of no use"
 
 
 @pytest.mark.parametrize(
@@ -159,7 +182,9 @@ def test_nothing_outside_asks_which_query_it_is() -> None:
     ],
 )
 def test_the_search_finds_what_asks(text: str, what: str | None) -> None:
-    assert [kind for kind, _ in faults(ast.parse(text), kinds())] == ([] if what is None else [what])
+    assert [kind for kind, _ in faults(ast.parse(text), kinds())] == (
+        [] if what is None else [what]
+    )
 
 
 MORE: dict[str, tuple[str, dict[str, Any]]] = {
@@ -167,14 +192,20 @@ MORE: dict[str, tuple[str, dict[str, Any]]] = {
     "weighted words": ("substrings", {"alphabet": "abc", "max_length": 3, "weights": [3, 2, 1]}),
     "weighted histogram": ("histogram", {"keys": 3, "weights": {"0": 2, "2": 3}}),
     "weighted rollup": ("rollup", SMALL["rollup"] | {"weights": [0, 2, 1]}),
-    "deletions": ("degree-histogram", {"vertices": 4, "stream": "delete", "initial_edges": [[0, 1], [1, 2], [2, 3]]}),
+    "deletions": (
+        "degree-histogram",
+        {"vertices": 4, "stream": "delete", "initial_edges": [[0, 1], [1, 2], [2, 3]]},
+    ),
 }
-CASES = {name: small(name) for name in QUERIES} | {name: build_query(*given) for name, given in MORE.items()}
+CASES = {name: small(name) for name in QUERIES} | {
+    name: build_query(*given) for name, given in MORE.items()
+}
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_what_is_said_of_published_numbers_is_true(name: str) -> None:
-    """Against the map itself, row by row: norms, roundings, covariance, weights, whole numbers, the start."""
+    """Against the map itself, row by row: norms, roundings, covariance, weights, whole numbers, the
+    start."""
     query, published = CASES[name], CASES[name].publishing
     if query.discovery is not None:
         return  # its outputs grow with the keys that are public
@@ -185,10 +216,14 @@ def test_what_is_said_of_published_numbers_is_true(name: str) -> None:
     assert published.as_they_are == (query.decode_run(1, cells) is cells)
     numbers = np.random.default_rng(1).integers(-50, 50, (3, query.cells)).astype(float)
     if published.kept is not None:
-        assert not np.allclose(query.decode_run(7, numbers) - zero, numbers @ rows.T), "its error needs no sums"
+        assert not np.allclose(query.decode_run(7, numbers) - zero, numbers @ rows.T), (
+            "its error needs no sums"
+        )
         return
     weights = published.sum_weights(np.arange(7, 10))
-    assert np.allclose(query.decode_run(7, numbers) - zero, weights[:, np.newaxis] * (numbers @ rows.T))
+    assert np.allclose(
+        query.decode_run(7, numbers) - zero, weights[:, np.newaxis] * (numbers @ rows.T)
+    )
     ones = np.ones(query.outputs)
     assert np.allclose(ones * published.norms(), np.linalg.norm(rows, axis=1), atol=1e-12)
     assert np.all(ones * published.roundings() >= np.abs(rows).sum(axis=1) - 1e-12)
@@ -199,7 +234,8 @@ def test_what_is_said_of_published_numbers_is_true(name: str) -> None:
             published.joint([0])
     if query.publishes_whole_numbers:
         assert np.all(query.decode_run(3, numbers * query.grid) % 1 == 0)
-    if published.why_no_views is None:  # a difference of ticks is what the sums between them would publish
+    # a difference of ticks is what the sums between them would publish
+    if published.why_no_views is None:
         change, weight = published.between(2, 3, *query.decode_run(2, numbers[:2]))
         assert np.allclose(change, rows @ (numbers[1] - numbers[0]))
         assert np.allclose(weight, ones * published.norms())
@@ -229,7 +265,8 @@ def test_rows_say_what_their_columns_hold(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "totals", [[["x", "y"]], [[None, 1]], [[1.5, 2]], [[True, False]], [[1, 2, 3]], [1, 2], [[{}, {}]]]
+    "totals",
+    [[["x", "y"]], [[None, 1]], [[1.5, 2]], [[True, False]], [[1, 2, 3]], [1, 2], [[{}, {}]]],
 )
 def test_totals_that_are_not_whole_numbers_are_refused(totals: Any) -> None:
     """Rows of texts, too, of which numpy has no least one."""

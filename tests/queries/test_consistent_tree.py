@@ -21,7 +21,10 @@ TREES = [
 
 def members(tree: ConsistentTree) -> FloatArray:
     """Nodes × leaves: 1 where a leaf lies below a node."""
-    rows = [np.arange(size)[:, np.newaxis] == above for size, above in zip(tree.sizes, tree.ancestors, strict=True)]
+    rows = [
+        np.arange(size)[:, np.newaxis] == above
+        for size, above in zip(tree.sizes, tree.ancestors, strict=True)
+    ]
     return np.concatenate(rows).astype(np.float64)
 
 
@@ -57,7 +60,8 @@ def test_counts_come_back_as_they_are_and_estimates_add_up(tree: ConsistentTree)
 
 
 def test_a_wrong_weight_is_caught() -> None:
-    """The comparison can fail: least squares with other weights is another map with a larger variance."""
+    """The comparison can fail: least squares with other weights is another map with a larger
+    variance."""
     tree, wrong = TREES[2], ConsistentTree(TREES[2].children, (1, 0, 1))
     true_map = dense(tree)
     scale = np.concatenate([np.full(size, a / b) for size, a, b in ((1, 1, 3), (7, 1, 2))])

@@ -23,5 +23,7 @@ def test_the_example_tells_signal_from_noise() -> None:
         assert abs(int(true.replace(",", "")) - int(published.replace(",", ""))) < 6 * int(std)
     truth = destinations.true_counts(ticks)
     assert "ATL" in text
-    assert min(truth, key=lambda key: truth[key]) not in text, "a destination with a handful of flights stays hidden"
+    assert min(truth, key=lambda key: truth[key]) not in text, (
+        "a destination with a handful of flights stays hidden"
+    )
     assert "10 events" in text

@@ -30,8 +30,11 @@ def run(request: pytest.FixtureRequest) -> tuple[Stream, object, np.ndarray]:
 
 
 @pytest.mark.parametrize("level", [0.8, 0.95])
-def test_intervals_hold_given_discovery(run: tuple[Stream, object, np.ndarray], level: float) -> None:
-    """Keys have noise of their own: each of the more than 2,000 that are public at a tick counts as a stream."""
+def test_intervals_hold_given_discovery(
+    run: tuple[Stream, object, np.ndarray], level: float
+) -> None:
+    """Keys have noise of their own: each of the more than 2,000 that are public at a tick counts as
+    a stream."""
     _, releases, counts = run
     barely = naive_missed = 0
     for tick in (8, 16):
@@ -39,7 +42,8 @@ def test_intervals_hold_given_discovery(run: tuple[Stream, object, np.ndarray], 
         low, high = release.interval(level)
         truth = np.asarray([counts[tick - 1, int(label[1:])] for label in release.labels[2:]])
         values, std = release.values[2:], release.stds[2:]
-        # keys with nearly the same count: those that were listed hold their intervals at the stated rate
+        # keys with nearly the same count: those that were listed hold their intervals at the stated
+        # rate
         for part in np.array_split(np.argsort(truth), 8):
             missed = int(((truth < low[2:]) | (truth > high[2:]))[part].sum())
             assert missed <= binom.ppf(1 - 1e-6, len(part), 1 - level), (tick, truth[part][[0, -1]])
@@ -49,17 +53,27 @@ def test_intervals_hold_given_discovery(run: tuple[Stream, object, np.ndarray], 
         naive_missed += int((np.abs(values - truth) > half)[lucky].sum())
         assert (std > 0).all()
         assert len(truth) > 2000
-    assert naive_missed > 1.7 * (1 - level) * barely, "symmetric intervals would have failed for keys listed by luck"
+    assert naive_missed > 1.7 * (1 - level) * barely, (
+        "symmetric intervals would have failed for keys listed by luck"
+    )
 
 
 @pytest.mark.parametrize("every", [1, 4])
 def test_intervals_of_the_total_and_of_others_hold(every: int) -> None:
-    """2,500 streams of twelve keys around the threshold and two far above; level 0.95 and 0.8, less 4 standard errors.
+    """2,500 streams of twelve keys around the threshold and two far above; level 0.95 and 0.8, less
+    4 standard errors.
 
-    Planted: for the total and clear keys intervals that are 10 % too narrow, for `other` one that forgets discovery.
+    Planted: for the total and clear keys intervals that are 10 % too narrow, for `other` one that
+    forgets discovery.
     """
     streams = 2_500
-    stream = Stream(DiscoveredKeys(every=every), Budget(0.05, 1e-2), 4, secret=Secret.from_hex("d2" * 32), replay=True)
+    stream = Stream(
+        DiscoveredKeys(every=every),
+        Budget(0.05, 1e-2),
+        4,
+        secret=Secret.from_hex("d2" * 32),
+        replay=True,
+    )
     assert stream.thresholds is not None
     least, std = stream.thresholds.at(4), float(stream.std([4])[0, 0])
     final = np.asarray([least + std * away for away in (*np.arange(-2, 4, 0.5), 14, 22)])
@@ -69,7 +83,9 @@ def test_intervals_of_the_total_and_of_others_hold(every: int) -> None:
     public = ~np.isnan(values[:, 2:])
     keys = counts[3][order]
     total = counts[3].sum()
-    truth = np.column_stack([np.full(streams, total), total - np.where(public, keys, 0).sum(axis=1), keys])
+    truth = np.column_stack(
+        [np.full(streams, total), total - np.where(public, keys, 0).sum(axis=1), keys]
+    )
     one = many.releases[3]._run._cells
     errors = one.at(np.zeros(streams, np.int64))
     for level in (0.8, 0.95):
@@ -91,7 +107,8 @@ def test_intervals_of_the_total_and_of_others_hold(every: int) -> None:
 
 @pytest.mark.parametrize("above", [0.0, 2.0, 3.5, 4.0, 4.5, 8.0])
 def test_the_noise_of_clear_keys_stays_below_its_bound(above: float) -> None:
-    """Keys whose counts are so many stds above the threshold: which are public and clear is decided by their noise."""
+    """Keys whose counts are so many stds above the threshold: which are public and clear is decided
+    by their noise."""
     generator, miss, missed, runs = np.random.default_rng(5), 0.05, 0, 3000
     for noise in generator.standard_normal((runs, 40)):
         public = noise[above + noise >= 0]

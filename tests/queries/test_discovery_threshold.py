@@ -1,4 +1,5 @@
-"""Thresholds of discovery: their δ₂ holds for every split of a unit's events, and they are the least that do."""
+"""Thresholds of discovery: their δ₂ holds for every split of a unit's events, and they are the
+least that do."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ def test_thresholds_keep_their_delta_for_every_split(std: float, most: int, mini
     found = one.at(3)
     worst = max(chance(one, 3, found, split, std) for split in partitions(most))
     assert worst <= share
-    # the rule k·max p(a)/a is the truth within the least whole number for one event, and never far from it
+    # the rule k·max p(a)/a is the truth within the least whole number for one event, and never far
+    # from it
     before = max(chance(one, 3, found - 1, split, std) for split in partitions(most))
     if most == 1:
         assert before > share
@@ -49,7 +51,9 @@ def test_thresholds_keep_their_delta_for_every_split(std: float, most: int, mini
 
 def test_shares_of_all_discovery_ticks_add_up_to_delta_2() -> None:
     bounded = Thresholds(1, 4, 103, running(1), 0.01, lambda ticks: np.ones(len(ticks)))
-    assert sum(bounded.share(tick) for tick in range(1, 104) if bounded.discovers(tick)) == pytest.approx(0.01)
+    assert sum(
+        bounded.share(tick) for tick in range(1, 104) if bounded.discovers(tick)
+    ) == pytest.approx(0.01)
     endless = Thresholds(1, 4, None, running(1), 0.01, lambda ticks: np.ones(len(ticks)))
     total = sum(endless.share(tick) for tick in range(1, 40_001) if endless.discovers(tick))
     assert 0.0099 < total < 0.01
@@ -71,25 +75,37 @@ def test_a_horizon_without_discovery_tick_is_refused() -> None:
 
 
 def spreads(reach: Reach) -> Iterator[list[int]]:
-    """All numbers of events of one unit in (key, tick) pairs that its reach allows, in falling order."""
+    """All numbers of events of one unit in (key, tick) pairs that its reach allows, in falling
+    order."""
     for total in range(1, reach.total + 1):
         for split in partitions(total, reach.events):
             if len(split) <= reach.keys * reach.ticks:
                 yield split
 
 
-REACHES = [Reach(1, 1, 1, 1), Reach(3, 3, 3, 3), Reach(2, 2, 3, 6), Reach(4, 1, 2, 8), Reach(1, 5, 2, 10)]
+REACHES = [
+    Reach(1, 1, 1, 1),
+    Reach(3, 3, 3, 3),
+    Reach(2, 2, 3, 6),
+    Reach(4, 1, 2, 8),
+    Reach(1, 5, 2, 10),
+]
 
 
 @pytest.mark.parametrize("std", [0.4, 3.0, 40.0])
 @pytest.mark.parametrize("reach", REACHES)
 def test_chances_hold_for_every_spread(reach: Reach, std: float) -> None:
-    """Own ticks: the exact chance that a key of the unit passes somewhere, for every spread over keys and ticks."""
+    """Own ticks: the exact chance that a key of the unit passes somewhere, for every spread over
+    keys and ticks."""
     delta = 1e-4
-    one = Thresholds(5, 1, None, reach, delta, lambda ticks: np.full(len(ticks), std), own_ticks=True)
+    one = Thresholds(
+        5, 1, None, reach, delta, lambda ticks: np.full(len(ticks), std), own_ticks=True
+    )
 
     def worst(threshold: int) -> float:
-        chances = (norm.sf(threshold - 4 - np.asarray(split) - 0.5, scale=std) for split in spreads(reach))
+        chances = (
+            norm.sf(threshold - 4 - np.asarray(split) - 0.5, scale=std) for split in spreads(reach)
+        )
         return max(-float(np.expm1(np.log1p(-each).sum())) for each in chances)
 
     found = one.at(1)
@@ -101,6 +117,7 @@ def test_chances_hold_for_every_spread(reach: Reach, std: float) -> None:
     else:  # planted: a threshold for one event
         least = Thresholds(5, 1, None, Reach(1, 1, 1, 1), delta, one.std, own_ticks=True).at(1)
         assert worst(least) > delta
-    if reach.total > reach.events * reach.keys and std == 40.0:  # planted: δ₂ for each tick that a unit touches
+    # planted: δ₂ for each tick that a unit touches
+    if reach.total > reach.events * reach.keys and std == 40.0:
         once = Reach(reach.events, reach.keys, 1, reach.events * reach.keys)
         assert worst(Thresholds(5, 1, None, once, delta, one.std, own_ticks=True).at(1)) > delta

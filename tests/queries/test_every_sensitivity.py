@@ -1,9 +1,11 @@
-"""Every query of the registry: no small neighbours beat its sensitivities, and what is reached of each is stated.
+"""Every query of the registry: no small neighbours beat its sensitivities, and what is reached of
+each is stated.
 
-Claims: `S` for increments, `l1` for δ = 0, `value` for noise on values, `falling` for S where the Gram matrix falls.
-A case says nothing about a claim that is reached: lower it by one unit, and it is beaten. `loose` holds the largest
-change found where that is less than the claim. Graph queries of all stream kinds, with and without projection, are
-enumerated in `test_queries_graphs_sensitivity.py`.
+Claims: `S` for increments, `l1` for δ = 0, `value` for noise on values, `falling` for S where the
+Gram matrix falls. A case says nothing about a claim that is reached: lower it by one unit, and it
+is beaten. `loose` holds the largest change found where that is less than the claim. Graph queries
+of all stream kinds, with and without projection, are enumerated in
+`test_queries_graphs_sensitivity.py`.
 """
 
 from __future__ import annotations
@@ -58,12 +60,13 @@ AB = ["a", "b"]
 TREE = [("a", "x"), ("a", "y"), ("b", "z")]
 
 
-# -- what is tried ---------------------------------------------------------------------------------------------------
+# -- what is tried ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class FullTicks(Universe):
-    """Ticks of up to `most` events of another universe, in every order; neighbours differ in one event of a tick.
+    """Ticks of up to `most` events of another universe, in every order; neighbours differ in one
+    event of a tick.
 
     Each tick is one "event" here, so nothing rests on ticks that can be split.
     """
@@ -72,8 +75,12 @@ class FullTicks(Universe):
 
     @classmethod
     def up_to(cls, of: Universe, most: int) -> FullTicks:
-        contents = chain.from_iterable(product(of.events, repeat=size) for size in range(most, -1, -1))
-        return cls(tuple(contents), absent=(), merge=False, tick=lambda step: of.tick(step[0]), of=of)
+        contents = chain.from_iterable(
+            product(of.events, repeat=size) for size in range(most, -1, -1)
+        )
+        return cls(
+            tuple(contents), absent=(), merge=False, tick=lambda step: of.tick(step[0]), of=of
+        )
 
     def alternatives(self, event: Any, adjacency: str) -> list[tuple[Any, ...]]:
         changed = [
@@ -86,7 +93,8 @@ class FullTicks(Universe):
 
 @dataclass(frozen=True)
 class Case:
-    """A query, the streams that are tried, and the largest changes found where they stay below the claim.
+    """A query, the streams that are tried, and the largest changes found where they stay below the
+    claim.
 
     `pairs` are the ticks of longer neighbouring streams under replace that are tried as well.
     """
@@ -101,7 +109,9 @@ class Case:
         return f"{self.query!r}{' full ticks' if isinstance(self.world, FullTicks) else ''}"
 
     def audit(self, adjacency: Adjacency, changed: int = 1) -> SensitivityReport:
-        matrices = {name: factorization(name, self.steps).dense(self.steps)[1] for name in FACTORIZATIONS}
+        matrices = {
+            name: factorization(name, self.steps).dense(self.steps)[1] for name in FACTORIZATIONS
+        }
         return audit_sensitivity(
             self.query, matrices, adjacency, self.steps, self.world, budget=60_000, changed=changed
         )
@@ -116,11 +126,20 @@ def claims(case: Case, adjacency: Adjacency) -> dict[str, Claim]:
     known |= {f"S on {finding.factorization}": finding for finding in report.findings}
     smaller = case.query.falling_sensitivity(adjacency)
     if smaller is not None:
-        matrices = {name: factorization(name, case.steps).dense(case.steps)[1] for name in FACTORIZATIONS}
+        matrices = {
+            name: factorization(name, case.steps).dense(case.steps)[1] for name in FACTORIZATIONS
+        }
         assert all(gram_falls(R) for R in matrices.values())
-        most = max(f.found / float(np.square(matrices[f.factorization]).sum(axis=0).max()) for f in report.findings)
+        most = max(
+            f.found / float(np.square(matrices[f.factorization]).sum(axis=0).max())
+            for f in report.findings
+        )
         known["falling"] = Claim(most, smaller, None)
-    declared = {name: claim for name, claim in known.items() if claim is not None and claim.claimed != np.inf}
+    declared = {
+        name: claim
+        for name, claim in known.items()
+        if claim is not None and claim.claimed != np.inf
+    }
     for pair in case.pairs if adjacency == "replace" else ():
         change = encoded(case.query, pair[0]) - encoded(case.query, pair[1])
         more = {
@@ -130,7 +149,9 @@ def claims(case: Case, adjacency: Adjacency) -> dict[str, Claim]:
             "falling": float(np.square(change).sum()),
         }
         for name in set(more) & set(declared):
-            declared[name] = Claim(max(declared[name].found, more[name]), declared[name].claimed, None)
+            declared[name] = Claim(
+                max(declared[name].found, more[name]), declared[name].claimed, None
+            )
     return declared
 
 
@@ -139,7 +160,8 @@ def encoded(query: Query, ticks: Sequence[Any]) -> Any:
 
 
 def words(query: WordQuery, steps: int, holes: bool = True, **loose: float) -> Case:
-    """All texts of so many letters; without `holes` no other letter is absent than the changed one."""
+    """All texts of so many letters; without `holes` no other letter is absent than the changed
+    one."""
     letters = tuple(query.parameters()["alphabet"])
     world = None if holes else Universe(letters, absent=((None,), ()), merge=False)
     return Case(query, steps, world, parted(loose))
@@ -158,11 +180,18 @@ TURNS = tuple([[(5, 9), (6, 9)], [edge], *AFTER] for edge in ((0, 1), (5, 6)))
 
 
 def reached(query: GraphQuery, edge: Any, rest: Sequence[Any], **loose: float) -> Case:
-    """All orders of the edge and the others; and the edge replaced by its image in a copy on six other vertices."""
+    """All orders of the edge and the others; and the edge replaced by its image in a copy on six
+    other vertices."""
     both = [[update] for update in (*rest, *shifted(list(rest)))]
     world = Universe((edge, *rest), replace_by_absent=True, distinct=True)
     pair = ([[edge], *both], [shifted([edge]), *both])
-    return Case(query, len(rest) + 1, world, parted(loose), (pair, TURNS) if query.name in DEGREES else (pair,))
+    return Case(
+        query,
+        len(rest) + 1,
+        world,
+        parted(loose),
+        (pair, TURNS) if query.name in DEGREES else (pair,),
+    )
 
 
 def users(query: Query) -> FullTicks:
@@ -171,13 +200,18 @@ def users(query: Query) -> FullTicks:
 
 
 def swapped(one: str, other: str, *rest: str, first: Sequence[str] = ()) -> list[tuple[Any, Any]]:
-    """Two streams of users and keys that differ in one event: after the ticks `first`, before the ticks `rest`."""
-    ticks = [[[tuple(event) for event in tick.split()] for tick in (*first, event, *rest)] for event in (one, other)]
+    """Two streams of users and keys that differ in one event: after the ticks `first`, before the
+    ticks `rest`."""
+    ticks = [
+        [[tuple(event) for event in tick.split()] for tick in (*first, event, *rest)]
+        for event in (one, other)
+    ]
     return [(ticks[0], ticks[1])]
 
 
 def moved(here: str, there: str) -> list[tuple[Any, Any]]:
-    """One user does not come here, the other goes there instead, and with a cap of 3 their last events differ."""
+    """One user does not come here, the other goes there instead, and with a cap of 3 their last
+    events differ."""
     around = [("u", there), ("v", here)]
     later = [around, [("u", here), ("v", there)]]
     return [([around, [("u", here)], *later], [around, [("v", there)], *later])]
@@ -248,7 +282,8 @@ WORDS = [
     words(Substrings("ab", 3), 5),
     words(Substrings("ab", 2, (1, 3)), 3),
     words(Substrings("ab", 3, (2, 1, 3)), 5),
-    words(Substrings("a", 2), 3, removed_l1=3, replaced_S=5, replaced_l1=3),  # one letter: no other word is gained
+    # one letter: no other word is gained
+    words(Substrings("a", 2), 3, removed_l1=3, replaced_S=5, replaced_l1=3),
     Case(Substrings("ab", 2), 2, FullTicks.up_to(universe(Substrings("ab", 2)), 2)),
     words(Episodes("ab", 1), 2),
     words(Episodes("ab", 2), 3),
@@ -261,11 +296,15 @@ WORDS = [
 K4_BUT_ONE = list(combinations(range(4), 2))[1:]
 SHORT: dict[str, float] = {f"removed_{claim}": 1 for claim in ("S", "l1", "falling")}
 SHORT |= {"replaced_S": 18, "replaced_l1": 6}
-"""Three edges do little to a smallest degree or cut: `test_all_orders_of_all_edges` reaches the claims with ten."""
+"""Three edges do little to a smallest degree or cut: `test_all_orders_of_all_edges` reaches the
+claims with ten."""
 
 
-def least(edges: list[Any], around: list[Any], *rest: list[Any], first: Sequence[Any] = ()) -> tuple[Any, Any]:
-    """Two streams that differ in the first edge of a tick, which changes the smallest degree or cut in turns."""
+def least(
+    edges: list[Any], around: list[Any], *rest: list[Any], first: Sequence[Any] = ()
+) -> tuple[Any, Any]:
+    """Two streams that differ in the first edge of a tick, which changes the smallest degree or cut
+    in turns."""
     one, other = ([*([first] if first else []), [edge, *around], *rest] for edge in edges)
     return one, other
 
@@ -295,7 +334,16 @@ GRAPHS = [
         3,
         None,
         parted(SHORT),
-        [least([(2, 4), (0, 3)], [(1, 3)], [(2, 3), (0, 2)], [(1, 4), (3, 4)], [(0, 1), (0, 4)], [(1, 2)])],
+        [
+            least(
+                [(2, 4), (0, 3)],
+                [(1, 3)],
+                [(2, 3), (0, 2)],
+                [(1, 4), (3, 4)],
+                [(0, 1), (0, 4)],
+                [(1, 2)],
+            )
+        ],
     ),
     Case(MinCut(3, "mixed", initial_edges=PATH), 2),
     Case(
@@ -303,10 +351,24 @@ GRAPHS = [
         3,
         None,
         parted(dict.fromkeys(SHORT, 0) | {"removed_value": 0, "replaced_S": 18, "replaced_l1": 6}),
-        [least([(0, 2), (3, 4)], [(1, 3)], [(0, 1), (0, 3)], [(1, 2), (2, 3)], [(1, 4)], first=[(0, 4), (2, 4)])],
+        [
+            least(
+                [(0, 2), (3, 4)],
+                [(1, 3)],
+                [(0, 1), (0, 3)],
+                [(1, 2), (2, 3)],
+                [(1, 4)],
+                first=[(0, 4), (2, 4)],
+            )
+        ],
     ),
     Case(DegreeSequence(4, "mixed", initial_edges=PATH), 2),
-    Case(DegreeSequence(4), 4, None, parted({"removed_S": 16, "removed_l1": 10, "replaced_S": 16, "replaced_l1": 10})),
+    Case(
+        DegreeSequence(4),
+        4,
+        None,
+        parted({"removed_S": 16, "removed_l1": 10, "replaced_S": 16, "replaced_l1": 10}),
+    ),
 ]
 CASES = [*COUNTS, *KEYS, *WINDOWS, *PEOPLE, *WORDS, *GRAPHS]
 
@@ -334,7 +396,9 @@ def test_claims_by_enumeration(case: Case, adjacency: Adjacency) -> None:
     for name, claim in claims(case, adjacency).items():
         assert claim.holds, (name, claim)
         if name in CLAIMS:
-            assert claim.found == pytest.approx(case.loose.get((adjacency, name), claim.claimed), rel=1e-9), name
+            assert claim.found == pytest.approx(
+                case.loose.get((adjacency, name), claim.claimed), rel=1e-9
+            ), name
 
 
 def declared(query: Query, adjacency: Adjacency) -> Iterator[str]:
@@ -353,7 +417,8 @@ Key = tuple[str, str, str]
 
 
 def survey(cases: Sequence[Case]) -> tuple[set[Key], set[Key]]:
-    """(query, adjacency, claim) of all claims that are enumerated, and of those that are reached."""
+    """(query, adjacency, claim) of all claims that are enumerated, and of those that are
+    reached."""
     made: set[Key] = set()
     met: set[Key] = set()
     for case, adjacency in product(cases, ADJACENCIES):
@@ -365,16 +430,20 @@ def survey(cases: Sequence[Case]) -> tuple[set[Key], set[Key]]:
 
 
 def test_every_claim_of_every_query_is_enumerated_and_reached_or_said_to_be_loose() -> None:
-    """A new query of the registry, or a claim that nothing reaches, fails here until it has a case or a reason."""
+    """A new query of the registry, or a claim that nothing reaches, fails here until it has a case
+    or a reason."""
     made, met = survey(CASES)
     assert {name for name, _, _ in made} == set(QUERIES)
     assert all((name, adjacency, "S") in made for name in QUERIES for adjacency in ADJACENCIES)
     assert made - met == set(ELSEWHERE) | set(LOOSE)
     assert not set(ELSEWHERE) & set(LOOSE)
-    text = (Path(__file__).parent / "test_queries_graphs_sensitivity.py").read_text(encoding="utf-8")
+    text = (Path(__file__).parent / "test_queries_graphs_sensitivity.py").read_text(
+        encoding="utf-8"
+    )
     assert all(f"def {test}(" in text for test in ELSEWHERE.values())
     without, _ = survey([case for case in CASES if case.query.name != "cuts"])
-    assert {name for name, _, _ in made - without} == {"cuts"}  # planted: a query that has been forgotten is missed
+    # planted: a query that has been forgotten is missed
+    assert {name for name, _, _ in made - without} == {"cuts"}
 
 
 def cheapest(name: str, adjacency: Adjacency, claim: str) -> Case:
@@ -382,7 +451,9 @@ def cheapest(name: str, adjacency: Adjacency, claim: str) -> Case:
     cases = [
         case
         for case in CASES
-        if case.query.name == name and claim in declared(case.query, adjacency) and (adjacency, claim) not in case.loose
+        if case.query.name == name
+        and claim in declared(case.query, adjacency)
+        and (adjacency, claim) not in case.loose
     ]
     return min(cases, key=streams)
 
@@ -406,8 +477,14 @@ METHODS = {
 def test_a_claim_that_is_one_unit_smaller_is_beaten(
     name: str, adjacency: Adjacency, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Planted in the query itself, all claims of a case at once: the same check must find each of them."""
-    kinds = {claim for case in CASES if case.query.name == name for claim in declared(case.query, adjacency)}
+    """Planted in the query itself, all claims of a case at once: the same check must find each of
+    them."""
+    kinds = {
+        claim
+        for case in CASES
+        if case.query.name == name
+        for claim in declared(case.query, adjacency)
+    }
     kinds -= {claim for claim in kinds if (name, adjacency, claim) in {**ELSEWHERE, **LOOSE}}
     cheap = {claim: cheapest(name, adjacency, claim) for claim in sorted(kinds)}
     for case in {id(case): case for case in cheap.values()}.values():
@@ -416,7 +493,9 @@ def test_a_claim_that_is_one_unit_smaller_is_beaten(
         with monkeypatch.context() as planted:
             for claim in here:
                 less = right[claim] - (case.query.grid if claim == "l1" else case.query.grid**2)
-                planted.setattr(type(case.query), METHODS[claim], lambda self, adjacency, less=less: less)
+                planted.setattr(
+                    type(case.query), METHODS[claim], lambda self, adjacency, less=less: less
+                )
             found = claims(case, adjacency)
         assert not any(found[claim].holds for claim in here), found
 
@@ -426,17 +505,26 @@ def test_a_claim_that_is_one_unit_smaller_is_beaten(
 def test_users_of_two_events_stay_below_twice_the_changes(name: str, adjacency: Adjacency) -> None:
     """All streams that differ in two events, against 4·S, 2·Δ₁ and 4·v².
 
-    Under replace a graph stream of users must be mixed, without a promise about degrees: the others are refused. Where
-    events name users, these have claims of their own: `test_user_sensitivity_by_enumeration`.
+    Under replace a graph stream of users must be mixed, without a promise about degrees: the others
+    are refused. Where events name users, these have claims of their own:
+    `test_user_sensitivity_by_enumeration`.
     """
-    cases = [case for case in CASES if case.query.name == name and not isinstance(case.world, FullTicks)]
+    cases = [
+        case for case in CASES if case.query.name == name and not isinstance(case.world, FullTicks)
+    ]
     graphs = [case for case in cases if isinstance(case.query, GraphQuery)]
     if graphs and adjacency == "replace":
-        cases = [case for case in graphs if case.query.stream == "mixed" and case.query.max_degree is None]
+        cases = [
+            case
+            for case in graphs
+            if case.query.stream == "mixed" and case.query.max_degree is None
+        ]
         for case in graphs:
             if case not in cases:
                 with pytest.raises(ParameterError, match="add-remove"):
-                    case.query.check_budget(Budget(1.0, 1e-6, adjacency="replace", unit="user", max_events=2))
+                    case.query.check_budget(
+                        Budget(1.0, 1e-6, adjacency="replace", unit="user", max_events=2)
+                    )
     assert cases or graphs
     for case in sorted(cases, key=streams)[:2]:
         report = case.audit(adjacency, changed=2)

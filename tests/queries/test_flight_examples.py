@@ -1,4 +1,5 @@
-"""The examples on real flights: published numbers lie near the true ones, and the docs state what they print."""
+"""The examples on real flights: published numbers lie near the true ones, and the docs state what
+they print."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Keys of the day: what single ticks publish, its exact law, and a dense oracle, each with wrong thresholds planted."""
+"""Keys of the day: what single ticks publish, its exact law, and a dense oracle, each with wrong
+thresholds planted."""
 
 from __future__ import annotations
 
@@ -31,7 +32,10 @@ def ticks_of(number: int, seed: int = 0) -> list[list[str]]:
     """Keys that come and go; every fifth tick is empty."""
     draw = random.Random(seed)
     keys = [f"k{place}" for place in range(12)]
-    return [[key for key in keys for _ in range(draw.randrange(40))] if tick % 5 else [] for tick in range(number)]
+    return [
+        [key for key in keys for _ in range(draw.randrange(40))] if tick % 5 else []
+        for tick in range(number)
+    ]
 
 
 def shown(stream: Stream, ticks: list[list[str]]) -> list[dict[str, float]]:
@@ -39,26 +43,33 @@ def shown(stream: Stream, ticks: list[list[str]]) -> list[dict[str, float]]:
 
 
 def test_keys_below_the_minimum_are_not_looked_at() -> None:
-    """Of 5,000 keys with 4 events each, noise alone would list about twenty; of those with 5 it lists some."""
+    """Of 5,000 keys with 4 events each, noise alone would list about twenty; of those with 5 it
+    lists some."""
     stream = stream_of(DiscoveredKeys(minimum=5), Budget(1.0, 0.3))
-    few, enough = (stream.step({f"k{number}": events for number in range(5000)}) for events in (4, 5))
+    few, enough = (
+        stream.step({f"k{number}": events for number in range(5000)}) for events in (4, 5)
+    )
     assert few.labels == ("total", "other")
     assert len(enough.labels) > 50
 
 
-# -- the law ----------------------------------------------------------------------------------------------------------
+# -- the law ---------------------------------------------------------------------------------------
 
 Law = list[tuple[np.ndarray, np.ndarray]]
-"""Independent numbers that are published: the probabilities of their outcomes with the unit and without it."""
+"""Independent numbers that are published: the probabilities of their outcomes with the unit and
+without it."""
 
 
 def laws(events: dict[tuple[str, int], int], base: int, threshold: int, std: float) -> Law:
-    """What is published of a unit's own (key, tick) pairs, of which others have `base` events each, and of totals."""
+    """What is published of a unit's own (key, tick) pairs, of which others have `base` events each,
+    and of totals."""
     reach = int(9 * std) + 4
     grid = np.arange(-reach, base + reach + 1)
 
     def mass(count: int) -> np.ndarray:
-        return np.asarray(norm.cdf(grid - count + 0.5, scale=std) - norm.cdf(grid - count - 0.5, scale=std))
+        return np.asarray(
+            norm.cdf(grid - count + 0.5, scale=std) - norm.cdf(grid - count - 0.5, scale=std)
+        )
 
     def key(count: int) -> np.ndarray:
         listed = mass(count)[grid >= threshold] * (count >= 1)
@@ -73,9 +84,12 @@ def laws(events: dict[tuple[str, int], int], base: int, threshold: int, std: flo
 
 def divergence(parts: Law, epsilon: float) -> float:
     """The larger of both hockey-stick divergences, over all joint outcomes."""
-    with_unit, without = (reduce(np.multiply.outer, [part[side] for part in parts]) for side in (0, 1))
+    with_unit, without = (
+        reduce(np.multiply.outer, [part[side] for part in parts]) for side in (0, 1)
+    )
     return max(
-        float(np.maximum(a - math.exp(epsilon) * b, 0).sum()) for a, b in ((with_unit, without), (without, with_unit))
+        float(np.maximum(a - math.exp(epsilon) * b, 0).sum())
+        for a, b in ((with_unit, without), (without, with_unit))
     )
 
 
@@ -92,14 +106,19 @@ USER = [{("a", 1): 2}, {("a", 1): 1, ("b", 1): 1}, {("a", 1): 1, ("a", 2): 1}]
         (Budget(6.0, 1e-4, unit="user", max_events=2), USER),
     ],
 )
-def test_exact_delta_of_two_ticks(budget: Budget, spreads: list[dict[tuple[str, int], int]]) -> None:
-    """The joint law of all that a unit changes, in the ticks that it touches; other ticks have the same law."""
+def test_exact_delta_of_two_ticks(
+    budget: Budget, spreads: list[dict[tuple[str, int], int]]
+) -> None:
+    """The joint law of all that a unit changes, in the ticks that it touches; other ticks have the
+    same law."""
     stream = stream_of(budget=budget)
     assert stream.thresholds is not None
     threshold, std = stream.thresholds.at(1), stream.sigma
 
     def worst(base: int, threshold: int, std: float) -> float:
-        return max(divergence(laws(events, base, threshold, std), budget.epsilon) for events in spreads)
+        return max(
+            divergence(laws(events, base, threshold, std), budget.epsilon) for events in spreads
+        )
 
     known = threshold + math.ceil(2 * std)  # a key that is there without the unit, too
     found = [worst(base, threshold, std) for base in (0, 1, threshold - 1, known)]
@@ -112,7 +131,8 @@ def test_exact_delta_of_two_ticks(budget: Budget, spreads: list[dict[tuple[str, 
 
 @pytest.mark.parametrize("most", [1, 2, 5])
 def test_a_unit_is_listed_with_at_most_delta_2_in_all_its_ticks(most: int) -> None:
-    """With the noise that streams have, at a δ₂ that can be measured; thresholds for less are planted."""
+    """With the noise that streams have, at a δ₂ that can be measured; thresholds for less are
+    planted."""
     unit: dict[str, Any] = {"unit": "user", "max_events": most} if most > 1 else {}
     budget, trials = Budget(1.0, 0.4, **unit), 20_000
     stream = stream_of(budget=budget)
@@ -126,14 +146,17 @@ def test_a_unit_is_listed_with_at_most_delta_2_in_all_its_ticks(most: int) -> No
 
     def rate(threshold: int, together: bool) -> float:
         """All events in one key and tick, or one event of a key in each of `most` ticks."""
-        passed = [most + drawn[0] >= threshold] if together else [1 + row >= threshold for row in drawn]
+        passed = (
+            [most + drawn[0] >= threshold] if together else [1 + row >= threshold for row in drawn]
+        )
         return float(np.any(passed, axis=0).mean())
 
     found = max(rate(thresholds.at(1), together) for together in (True, False))
     assert delta_2 / 5 < found <= delta_2 + spread
     assert rate(1 + most, True) > delta_2 + spread
     if most > 1:
-        planted = stream_of(budget=Budget(1.0, 0.4)).thresholds  # for one event, with less noise, too
+        # for one event, with less noise, too
+        planted = stream_of(budget=Budget(1.0, 0.4)).thresholds
         assert planted is not None
         assert rate(planted.at(1), True) > delta_2 + spread
 
@@ -152,21 +175,28 @@ def test_no_year_and_no_horizon_enter_the_threshold() -> None:
     assert year.at(1) > 2 * endless.thresholds.at(1)
 
 
-# -- the engine -------------------------------------------------------------------------------------------------------
+# -- the engine ------------------------------------------------------------------------------------
 
 
 def oracle(stream: Stream, ticks: list[list[str]]) -> list[dict[str, float]]:
-    """Every name that ever comes has a column of noise for all ticks; plain dictionaries do the rest."""
+    """Every name that ever comes has a column of noise for all ticks; plain dictionaries do the
+    rest."""
     noise, thresholds = stream._parameters.noise, stream.thresholds
     assert thresholds is not None
     assert noise.key is not None
     names = sorted({key for tick in ticks for key in tick})
-    drawn = ExactStream(ONE_BY_ONE, stream.sigma, 1 + len(names), noise.key, names=["", *names]).take(len(ticks))
+    drawn = ExactStream(
+        ONE_BY_ONE, stream.sigma, 1 + len(names), noise.key, names=["", *names]
+    ).take(len(ticks))
     found = []
     for row, tick in zip(drawn, ticks, strict=True):
         counts = Counter(tick)
         noisy = {key: counts[key] + row[1 + place] for place, key in enumerate(names)}
-        listed = [key for key in names if counts[key] >= thresholds.minimum and noisy[key] >= thresholds.at(1)]
+        listed = [
+            key
+            for key in names
+            if counts[key] >= thresholds.minimum and noisy[key] >= thresholds.at(1)
+        ]
         total = len(tick) + row[0]
         found.append({"total": total, "other": total - sum(noisy[key] for key in listed)})
         found[-1] |= {key: noisy[key] for key in listed}
@@ -212,7 +242,9 @@ def test_steps_runs_snapshots_and_preparation_agree(seed: int) -> None:
             again = stream.step(events, tick=len(found) + 1)
             assert list(again.labels) == list(release.labels)
             for one, other in zip(
-                (again.values, *again.interval()), (release.values, *release.interval()), strict=True
+                (again.values, *again.interval()),
+                (release.values, *release.interval()),
+                strict=True,
             ):
                 assert one.tolist() == other.tolist()
             found.append(dict(zip(release.labels, release.values.tolist(), strict=True)))
@@ -248,7 +280,10 @@ def test_views_are_single_ticks() -> None:
     view, low, high = run.per_tick(), *run.interval()
     assert np.array_equal(view.values, run.rows, equal_nan=True)
     assert np.array_equal(view.std, run.stds, equal_nan=True)
-    assert all(np.array_equal(a, b, equal_nan=True) for a, b in zip(view.interval(), (low, high), strict=True))
+    assert all(
+        np.array_equal(a, b, equal_nan=True)
+        for a, b in zip(view.interval(), (low, high), strict=True)
+    )
     assert view.first.tolist() == view.last.tolist() == list(range(1, 10))
     stream = stream_of()
     stream.run(ticks_of(3))
@@ -259,14 +294,22 @@ def test_views_are_single_ticks() -> None:
     assert known.any()
     places = [list(run.labels).index(key) for key in ("k1", "k2")]
     assert (compared.values[known, 0] == np.subtract(*run.rows[known][:, places].T)).all()
-    for refused in (run.running, lambda: run.last(2), lambda: run.between(1, 2), lambda: stream.std([1], "last-7")):
+    for refused in (
+        run.running,
+        lambda: run.last(2),
+        lambda: run.between(1, 2),
+        lambda: stream.std([1], "last-7"),
+    ):
         with pytest.raises(ParameterError, match="no sum over several"):
             refused()  # type: ignore[operator]
     assert stream.std([1, 10**6]).tolist() == [[run.stds[0, 0]]] * 2
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    for options in ({"factorization": "fresh", "views": []}, {"factorization": "balanced", "horizon": 9}):
+    for options in (
+        {"factorization": "fresh", "views": []},
+        {"factorization": "balanced", "horizon": 9},
+    ):
         with pytest.raises(ParameterError, match=r"omit the factorization"):
             stream_of(**options)
     with pytest.raises(ParameterError, match="every=2"):

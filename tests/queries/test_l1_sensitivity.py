@@ -1,4 +1,5 @@
-"""Δ₁: stated values, refusals, and δ = 0 works for every query. `test_every_sensitivity.py` enumerates the claims."""
+"""Δ₁: stated values, refusals, and δ = 0 works for every query. `test_every_sensitivity.py`
+enumerates the claims."""
 
 from __future__ import annotations
 
@@ -51,9 +52,12 @@ def test_mixed_streams_are_refused_under_pure_privacy(adjacency: Adjacency) -> N
 
 
 def test_prefix_query_from_its_s() -> None:
-    """Vectors in units of the grid with Σ change² ≤ S: no l1 norm beats the claim, and one cell reaches it."""
+    """Vectors in units of the grid with Σ change² ≤ S: no l1 norm beats the claim, and one cell
+    reaches it."""
     for cells, grid, squared in ((1, 1.0, 9.0), (3, 0.5, 2.0), (40, 1.0, 2.0), (2, 1.0, 50.0)):
-        query = PrefixQuery(lambda events, cells=cells: [0] * cells, cells, {"replace": squared}, grid=grid)
+        query = PrefixQuery(
+            lambda events, cells=cells: [0] * cells, cells, {"replace": squared}, grid=grid
+        )
         claim = query.l1_sensitivity("replace")
         reach = int(np.sqrt(squared) / grid)
         for change in itertools.product(range(-reach, reach + 1), repeat=min(cells, 3)):

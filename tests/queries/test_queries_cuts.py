@@ -1,4 +1,5 @@
-"""Cuts: sensitivity, illegal updates, exact errors, bounds over all cuts, and extreme cuts against brute force."""
+"""Cuts: sensitivity, illegal updates, exact errors, bounds over all cuts, and extreme cuts against
+brute force."""
 
 from __future__ import annotations
 
@@ -22,7 +23,12 @@ from evercount.errors import InputError, ParameterError, TooLarge, UnknownName
 from evercount.privacy import Adjacency
 from evercount.queries.cuts.cut_graph import ENUMERATED, CutGraph, CutNoise, _chernoff
 from evercount.queries.cuts.cut_query import Cuts
-from evercount.queries.cuts.extreme_cuts import candidate_cuts, least_by_size, objective, stoer_wagner_cuts
+from evercount.queries.cuts.extreme_cuts import (
+    candidate_cuts,
+    least_by_size,
+    objective,
+    stoer_wagner_cuts,
+)
 from many_streams import least_share, noise_of, smooth_stream
 from tiers import soak_but
 
@@ -36,17 +42,24 @@ def sides(n: int) -> list[tuple[int, ...]]:
     return [side for size in range(1, n) for side in itertools.combinations(range(n - 1), size)]
 
 
-# -- the query -----------------------------------------------------------------------------------------------------
+# -- the query -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("weights", "adjacency", "S"),
-    [("unit", "add-remove", 1), ("unit", "replace", 2), ("signed", "add-remove", 1), ("signed", "replace", 4)],
+    [
+        ("unit", "add-remove", 1),
+        ("unit", "replace", 2),
+        ("signed", "add-remove", 1),
+        ("signed", "replace", 4),
+    ],
 )
 def test_sensitivity_is_the_exact_maximum(weights: Any, adjacency: Adjacency, S: int) -> None:
     query = Cuts(3, weights, grid=0.5)
     levels = (0.0, 0.5, 1.0) if weights == "unit" else (-1.0, -0.5, 0.0, 0.5, 1.0)
-    world = Universe(tuple((u, v, w) for u, v in itertools.combinations(range(3), 2) for w in levels))
+    world = Universe(
+        tuple((u, v, w) for u, v in itertools.combinations(range(3), 2) for w in levels)
+    )
     report = audit_sensitivity(query, np.eye(2), adjacency, 2, world)
     assert report.exhaustive
     assert query.squared_sensitivity(adjacency) == S == report.norm
@@ -57,16 +70,24 @@ def test_sensitivity_is_the_exact_maximum(weights: Any, adjacency: Adjacency, S:
 def test_same_edge_replacement(weights: Any, S: int) -> None:
     query = Cuts(3, weights, swap="same edge")
     assert query.squared_sensitivity("replace") == S
-    assert Cuts(2, weights).squared_sensitivity("replace") == S  # one edge only: any edge is the same edge
+    # one edge only: any edge is the same edge
+    assert Cuts(2, weights).squared_sensitivity("replace") == S
     ends = (0.0, 1.0) if weights == "unit" else (-1.0, 1.0)
-    same = audit_sensitivity(query, np.eye(2), "replace", 2, Universe(tuple((0, 1, w) for w in ends)))
+    same = audit_sensitivity(
+        query, np.eye(2), "replace", 2, Universe(tuple((0, 1, w) for w in ends))
+    )
     assert same.norm == S
     assert same.holds
 
 
-@pytest.mark.parametrize(("adjacency", "swap", "S"), [("replace", "any edge", 4), ("replace", "same edge", 4)])
-def test_a_graph_without_negative_weights_has_no_smaller_sensitivity(adjacency: Adjacency, swap: Any, S: int) -> None:
-    """All pairs of streams of two ticks, both of which keep every weight of the graph at 0 or more at both ticks."""
+@pytest.mark.parametrize(
+    ("adjacency", "swap", "S"), [("replace", "any edge", 4), ("replace", "same edge", 4)]
+)
+def test_a_graph_without_negative_weights_has_no_smaller_sensitivity(
+    adjacency: Adjacency, swap: Any, S: int
+) -> None:
+    """All pairs of streams of two ticks, both of which keep every weight of the graph at 0 or more
+    at both ticks."""
     query = Cuts(3, "signed", grid=0.5, swap=swap)
     pairs = itertools.combinations(range(3), 2)
     updates = [(u, v, w) for u, v in pairs for w in (-1.0, -0.5, 0.5, 1.0)]
@@ -98,7 +119,11 @@ def test_running_sums_are_the_weights() -> None:
     for u, v, w in ((0, 1, 0.5), (2, 3, 0.25), (1, 3, -1.0)):  # 0.03 is rounded to 0
         expected[u, v] = expected[v, u] = w
     np.testing.assert_array_equal(graph.weights, expected)
-    assert [query.labels[cell] for cell in np.flatnonzero(rows.sum(axis=0))] == ["0-1", "1-3", "2-3"]
+    assert [query.labels[cell] for cell in np.flatnonzero(rows.sum(axis=0))] == [
+        "0-1",
+        "1-3",
+        "2-3",
+    ]
 
 
 def test_rounding_stays_within_half_the_grid_and_the_range() -> None:
@@ -164,7 +189,7 @@ def test_parameters() -> None:
         Cuts(4, "units")  # type: ignore[arg-type]
 
 
-# -- the released graph --------------------------------------------------------------------------------------------
+# -- the released graph ----------------------------------------------------------------------------
 
 
 def test_cut_value_and_std() -> None:
@@ -175,7 +200,22 @@ def test_cut_value_and_std() -> None:
     assert found.std == pytest.approx(0.5 * np.sqrt(6))
     assert graph.cut(S).value == pytest.approx(graph.cut(S, [1, 2, 3, 5]).value)
     assert graph.cut(np.asarray(S), {np.int64(p) for p in P}) == found
-    for wrong in ([], [0, 0], [0, 6], [-1], {"a"}, 5, {1.5}, {1.0}, [True], None, "12", [[1]], [0, "a"], [10**400]):
+    for wrong in (
+        [],
+        [0, 0],
+        [0, 6],
+        [-1],
+        {"a"},
+        5,
+        {1.5},
+        {1.0},
+        [True],
+        None,
+        "12",
+        [[1]],
+        [0, "a"],
+        [10**400],
+    ):
         with pytest.raises(ParameterError, match="distinct vertices"):
             graph.cut(wrong)  # type: ignore[arg-type]
         if wrong is not None:
@@ -199,12 +239,14 @@ def test_cut_value_and_std() -> None:
 
 
 def test_std_of_a_cut_is_that_of_the_noise() -> None:
-    """4,000 graphs of pure noise: the sample std of one cut is within 5 of its standard errors (1/√8000)."""
+    """4,000 graphs of pure noise: the sample std of one cut is within 5 of its standard errors
+    (1/√8000)."""
     noise = np.random.default_rng(5).normal(0, 2.0, (4_000, 15))
     values = [CutGraph(6, row, 2.0).cut([0, 1], [2, 3, 4]).value for row in noise]
     stated = CutGraph(6, noise[0], 2.0).cut([0, 1], [2, 3, 4]).std
     assert abs(np.std(values) / stated - 1) < 5 / np.sqrt(8_000)
-    assert abs(np.std(values) / (stated * np.sqrt(6 / 5)) - 1) > 5 / np.sqrt(8_000)  # and not that of 5 edges
+    # and not that of 5 edges
+    assert abs(np.std(values) / (stated * np.sqrt(6 / 5)) - 1) > 5 / np.sqrt(8_000)
 
 
 def all_pairs(n: int, a: int, b: int) -> np.ndarray[Any, Any]:
@@ -255,7 +297,8 @@ def test_bound_for_a_number_of_cuts_beyond_the_doubles() -> None:
 
 
 def test_our_bound_is_below_the_papers() -> None:
-    """With the paper's noise at T = 1024 (std C·c_T², one z) our bound for the same probability 2/3."""
+    """With the paper's noise at T = 1024 (std C·c_T², one z) our bound for the same probability
+    2/3."""
     multiplier, T = 19.285, 1024
     std = multiplier * (np.log(T - 0.25) + 0.5772156649 + np.log(16)) / np.pi
     graph = CutGraph(20, np.zeros(190), std)
@@ -263,7 +306,7 @@ def test_our_bound_is_below_the_papers() -> None:
         assert graph.bound(sizes, T, 1 / 3, every_size=True) < cuts_paper(T, multiplier, *sizes)
 
 
-# -- extreme cuts ----------------------------------------------------------------------------------------------------
+# -- extreme cuts ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("n", [2, 3, 5, 7])
@@ -300,7 +343,9 @@ def test_larger_graphs_name_their_method() -> None:
     least = graph.min_cut()
     assert (least.method, least.exact) == ("Stoer-Wagner", True)  # no weight is negative
     reference = nx.Graph()
-    reference.add_weighted_edges_from((u, v, graph.weights[u, v]) for u in range(n) for v in range(u))
+    reference.add_weighted_edges_from(
+        (u, v, graph.weights[u, v]) for u in range(n) for v in range(u)
+    )
     assert least.value == pytest.approx(nx.stoer_wagner(reference)[0])
     sparsest = graph.sparsest_cut()
     assert not sparsest.exact
@@ -320,21 +365,33 @@ def test_stoer_wagner_against_networkx() -> None:
         weights = random_graph(12, seed, low=0.0).weights
         weights = np.where(weights < 0.6, 0.0, weights)
         reference = nx.Graph()
-        reference.add_weighted_edges_from((u, v, weights[u, v]) for u in range(12) for v in range(u))
+        reference.add_weighted_edges_from(
+            (u, v, weights[u, v]) for u in range(12) for v in range(u)
+        )
         found = objective(weights, stoer_wagner_cuts(weights), False).min()
         assert found == pytest.approx(nx.stoer_wagner(reference)[0])
 
 
-def planted(n: int, inside: float, between: float, std: float, seed: int) -> tuple[np.ndarray[Any, Any], CutGraph]:
+def planted(
+    n: int, inside: float, between: float, std: float, seed: int
+) -> tuple[np.ndarray[Any, Any], CutGraph]:
     """True weights of two clusters, and a release of them."""
     half = n // 2
-    true = np.array([inside if (u < half) == (v < half) else between for u, v in itertools.combinations(range(n), 2)])
-    return true, CutGraph(n, true + np.random.default_rng(seed).normal(0, std, len(true)), std, nonnegative=True)
+    true = np.array(
+        [
+            inside if (u < half) == (v < half) else between
+            for u, v in itertools.combinations(range(n), 2)
+        ]
+    )
+    return true, CutGraph(
+        n, true + np.random.default_rng(seed).normal(0, std, len(true)), std, nonnegative=True
+    )
 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_min_cut_is_not_hidden_by_negative_weights(seed: int) -> None:
-    """Two clusters of 20: the lightest cut of the clipped weights is heavier than the planted one, judged raw."""
+    """Two clusters of 20: the lightest cut of the clipped weights is heavier than the planted one,
+    judged raw."""
     n = 40
     true, graph = planted(n, 50.0, 1.03, 20.0, seed)
     visible = graph.cut(range(n // 2))
@@ -343,7 +400,9 @@ def test_min_cut_is_not_hidden_by_negative_weights(seed: int) -> None:
     assert least.low <= true.reshape(-1)[true == 1.03].sum() <= least.high
     clipped = objective(graph.weights, stoer_wagner_cuts(np.maximum(graph.weights, 0.0)), False)
     at = int(
-        objective(np.maximum(graph.weights, 0.0), stoer_wagner_cuts(np.maximum(graph.weights, 0.0)), False).argmin()
+        objective(
+            np.maximum(graph.weights, 0.0), stoer_wagner_cuts(np.maximum(graph.weights, 0.0)), False
+        ).argmin()
     )
     assert least.released <= clipped[at]
     assert graph.sparsest_cut().released <= visible.value / (n // 2) ** 2 + 1e-12
@@ -352,7 +411,8 @@ def test_min_cut_is_not_hidden_by_negative_weights(seed: int) -> None:
 @pytest.mark.parametrize("sparsity", [False, True])
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_search_reaches_the_optimum_of_noise(sign: float, sparsity: bool) -> None:
-    """Graphs of 12 vertices with weights of both signs: the search beyond 16 vertices, against all 2047 cuts."""
+    """Graphs of 12 vertices with weights of both signs: the search beyond 16 vertices, against all
+    2047 cuts."""
     n, hits = 12, 0
     numbers = np.arange(1, 2 ** (n - 1))
     every = (numbers[:, None] >> np.arange(n) & 1).astype(float)
@@ -381,7 +441,8 @@ def test_no_cut_falls_below_its_size_bound() -> None:
 
 @pytest.mark.parametrize("n", [7, 18])
 def test_extreme_cuts_are_covered(n: int) -> None:
-    """Of 500 releases, or 120: intervals and error bars hold in ≥ 90 %; the single-cut std of a chosen cut does not."""
+    """Of 500 releases, or 120: intervals and error bars hold in ≥ 90 %; the single-cut std of a
+    chosen cut does not."""
     draws, level, std = 500 if n <= ENUMERATED else 120, 0.9, 3.0
     true = np.abs(random_graph(n, 4).edges) * 2
     numbers = np.arange(1, 2 ** (n - 1))
@@ -402,20 +463,23 @@ def test_extreme_cuts_are_covered(n: int) -> None:
             covered += estimate.low <= goal <= estimate.high
             cut = exact.cut(estimate.side).value
             off = abs(
-                estimate.released - (cut / len(estimate.side) / (n - len(estimate.side)) if "sparse" in name else cut)
+                estimate.released
+                - (cut / len(estimate.side) / (n - len(estimate.side)) if "sparse" in name else cut)
             )
             bars += off <= estimate.error
             naive += off <= norm.isf((1 - level) / 2) * estimate.std
         assert covered / draws >= least
         assert bars / draws >= least
-        assert naive / draws < least  # the planted mistake: an interval of a cut chosen without looking
+        # the planted mistake: an interval of a cut chosen without looking
+        assert naive / draws < least
 
 
-# -- Laplace noise ---------------------------------------------------------------------------------------------------
+# -- Laplace noise ---------------------------------------------------------------------------------
 
 
 def test_laplace_margins_are_above_the_exact_tails() -> None:
-    """Both ways of `of_many` against the exact tail of equal Laplace numbers; normal tails are too short."""
+    """Both ways of `of_many` against the exact tail of equal Laplace numbers; normal tails are too
+    short."""
     for numbers in (1, 2, 5, 40, 256):
         for cuts in (1, 10**3, 10**9):
             beta = 0.05 / cuts
@@ -425,13 +489,16 @@ def test_laplace_margins_are_above_the_exact_tails() -> None:
             for width in (margin, chernoff):  # a number of std 1 has the scale 1/√2
                 assert float(laplace_tail(numbers, width * 2**0.5)) <= beta * (1 + 1e-9)
     assert float(laplace_tail(1, CutNoise(1.0).of_many(1, 1000, 0.05) * 2**0.5)) > 0.05 / 1000
-    normal, laplace = (CutNoise(1.0, laplace=kind).of_many(2500, comb(100, 50), 0.05) for kind in (None, 3))
+    normal, laplace = (
+        CutNoise(1.0, laplace=kind).of_many(2500, comb(100, 50), 0.05) for kind in (None, 3)
+    )
     assert normal < laplace < 1.03 * normal
 
 
 @pytest.mark.parametrize("grid", soak_but([1.0], [1.0, 2.0**-10]))
 def test_error_bars_hold_under_laplace_noise(grid: float) -> None:
-    """8,000 releases with δ = 0: the bars hold in 99 % of them, those from normal tails in fewer."""
+    """8,000 releases with δ = 0: the bars hold in 99 % of them, those from normal tails in
+    fewer."""
     level, draws = 0.99, 8_000
     stream = Stream(Cuts(2, grid=grid), Budget(1.0, 0.0), 1)
     normal = held = 0
@@ -440,11 +507,16 @@ def test_error_bars_hold_under_laplace_noise(grid: float) -> None:
     assert first.noise.laplace == 1
     scale = first.noise.spread / 2**0.5 / grid
     rng = np.random.default_rng(5)
-    chance = -np.expm1(-1 / scale)  # discrete Laplace noise is a difference of two geometric numbers
-    drawn = np.unique(rng.geometric(chance, draws) - rng.geometric(chance, draws), return_counts=True)
+    # discrete Laplace noise is a difference of two geometric numbers
+    chance = -np.expm1(-1 / scale)
+    drawn = np.unique(
+        rng.geometric(chance, draws) - rng.geometric(chance, draws), return_counts=True
+    )
     for number, times in zip(*drawn, strict=True):  # equal noise has equal bars
         noise = number * grid
-        estimate = CutGraph(2, np.array([1.0 + noise]), first.std, True, first.noise).min_cut(level=level)
+        estimate = CutGraph(2, np.array([1.0 + noise]), first.std, True, first.noise).min_cut(
+            level=level
+        )
         held += times * (abs(noise) <= estimate.error and estimate.low <= 1.0 <= estimate.high)
         error = CutGraph(2, np.array([1.0 + noise]), first.std, True).min_cut(level=level).error
         normal += times * (abs(noise) <= error)
@@ -461,7 +533,8 @@ def test_post_processed_weights_are_no_graph() -> None:
 
 @pytest.mark.parametrize("n", [2, 5])
 def test_extreme_cuts_of_pure_streams_are_covered(n: int) -> None:
-    """2,000 streams under δ = 0, level 0.99: extreme cuts, and bounds over all cuts; normal quantiles do not hold."""
+    """2,000 streams under δ = 0, level 0.99: extreme cuts, and bounds over all cuts; normal
+    quantiles do not hold."""
     streams, level = 2_000, 0.99
     stream = smooth_stream(Cuts(n), Budget(0.5, 0.0), 8, "bridge", seed=1)
     released = stream.run([[]] * 8)[3].graph()

@@ -1,4 +1,5 @@
-"""Episodes: the streaming update against the definition, the automaton against enumeration and known polynomials."""
+"""Episodes: the streaming update against the definition, the automaton against enumeration and
+known polynomials."""
 
 from __future__ import annotations
 
@@ -13,26 +14,40 @@ import pytest
 
 from episode_automaton import absolute_bound, apart, group, group_bound, largest_change, own_bound
 from evercount.errors import InputError, ParameterError, TooLarge
-from evercount.queries.words import ALL_LENGTHS, EACH_LENGTH, Episodes, by_types, episode_sensitivity, one_length
+from evercount.queries.words import (
+    ALL_LENGTHS,
+    EACH_LENGTH,
+    Episodes,
+    by_types,
+    episode_sensitivity,
+    one_length,
+)
 from neighbouring_streams import all_neighbours, change_norm, random_neighbours, worst_pair
 from tiers import soak_but
 
 
 def minimal_occurrences(text: str, episode: str) -> set[tuple[int, int]]:
-    """The definition, word by word: intervals of occurrences that contain no other such interval."""
+    """The definition, word by word: intervals of occurrences that contain no other such
+    interval."""
     spans = {
         (places[0], places[-1])
         for places in combinations(range(len(text)), len(episode))
         if all(text[i] == letter for i, letter in zip(places, episode, strict=True))
     }
-    return {(a, b) for a, b in spans if not any((c, d) != (a, b) and a <= c and d <= b for c, d in spans)}
+    return {
+        (a, b)
+        for a, b in spans
+        if not any((c, d) != (a, b) and a <= c and d <= b for c, d in spans)
+    }
 
 
-# -- the encoder -----------------------------------------------------------------------------------------------
+# -- the encoder -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("alphabet", "longest", "ticks"), [("ab", 4, 7), ("abc", 3, 5)])
-def test_streaming_update_is_the_definition_on_all_short_streams(alphabet: str, longest: int, ticks: int) -> None:
+def test_streaming_update_is_the_definition_on_all_short_streams(
+    alphabet: str, longest: int, ticks: int
+) -> None:
     query = Episodes(alphabet, longest)
     for letters in product(alphabet, repeat=ticks):
         rows = query.encode_run(query.initial_state(), letters)[0]
@@ -50,7 +65,9 @@ def test_ticks_of_any_size_add_up(seed: int) -> None:
     state, total, at = query.initial_state(), np.zeros(query.cells, np.int64), 0
     while at < len(text):
         size = draw.choice([0, 1, 2, 4])
-        row, state = query.encode(state, [None, *text[at : at + size]] if seed % 2 else text[at : at + size])
+        row, state = query.encode(
+            state, [None, *text[at : at + size]] if seed % 2 else text[at : at + size]
+        )
         state, at, total = json.loads(json.dumps(state)), at + size, total + row
         assert total.tolist() == [len(minimal_occurrences(text[:at], e)) for e in query.labels]
 
@@ -76,10 +93,17 @@ def test_sizes_and_identity() -> None:
     assert Episodes(**json.loads(json.dumps(query.parameters()))) == query
 
 
-# -- sensitivity -----------------------------------------------------------------------------------------------
+# -- sensitivity -----------------------------------------------------------------------------------
 
 # Enumerated independently of this code: (U, ℓ) → largest Σ(P²+N²), replace and add-remove.
-KNOWN = {(2, 2): (6, 4), (2, 3): (18, 11), (2, 4): (53, 34), (3, 2): (10, 6), (3, 3): (44, 26), (4, 2): (14, 8)}
+KNOWN = {
+    (2, 2): (6, 4),
+    (2, 3): (18, 11),
+    (2, 4): (53, 34),
+    (3, 2): (10, 6),
+    (3, 3): (44, 26),
+    (4, 2): (14, 8),
+}
 
 # Terms of single lengths as polynomials in U, derived independently of this code.
 REMOVED = {
@@ -117,13 +141,17 @@ def test_groups_are_never_looser_than_the_known_polynomials() -> None:
     for letters in (2, 3, 5, 26):
         removed, replaced = 1, 2
         for longest in range(2, 7):
-            removed, replaced = removed + REMOVED[longest](letters), replaced + REPLACED[longest](letters)
+            removed, replaced = (
+                removed + REMOVED[longest](letters),
+                replaced + REPLACED[longest](letters),
+            )
             assert episode_sensitivity(letters, longest, replace=False) < removed
             assert episode_sensitivity(letters, longest, replace=True) < replaced
 
 
 def test_splitting_a_group_only_loosens() -> None:
-    """Length 5 is bounded apart from the shorter ones; the group of all lengths together is smaller."""
+    """Length 5 is bounded apart from the shorter ones; the group of all lengths together is
+    smaller."""
     words = [word for length in range(2, 6) for word in group(length, 1, 1)]
     assert largest_change(words, 0, None) == 100 <= group_bound(5, 1, 1) == 122
 
@@ -162,10 +190,19 @@ def test_random_search_does_not_beat_longer_episodes(number: int) -> None:
 
 @pytest.mark.parametrize(
     "episode",
-    [(0, 1), (0, 0), (0, 1, 0), (0, 0, 1), (0, 1, 1), (1, 0, 1, 0), pytest.param((0, 1, 2), marks=pytest.mark.soak)],
+    [
+        (0, 1),
+        (0, 0),
+        (0, 1, 0),
+        (0, 0, 1),
+        (0, 1, 1),
+        (1, 0, 1, 0),
+        pytest.param((0, 1, 2), marks=pytest.mark.soak),
+    ],
 )
 def test_automaton_matches_single_episodes(episode: tuple[int, ...]) -> None:
-    """The automaton is exact for each episode by itself: short streams attain it and none beats it."""
+    """The automaton is exact for each episode by itself: short streams attain it and none beats
+    it."""
     letters = max(episode) + 1
     query = Episodes(letters, len(episode))
     cell, ticks = query.labels.index("".join(map(str, episode))), 8 if letters <= 2 else 7
@@ -186,17 +223,23 @@ def test_automaton_matches_single_episodes(episode: tuple[int, ...]) -> None:
 
 
 def type_bound(word: tuple[int, ...], x: int, y: int | None) -> int:
-    """Lemma 7 for one episode, by trying every subsequence of its letters and every level of each."""
-    levels = [(0, 1) if letter == x else (0, -1) if letter == y else (0,) for letter in reversed(word)]
+    """Lemma 7 for one episode, by trying every subsequence of its letters and every level of
+    each."""
+    levels = [
+        (0, 1) if letter == x else (0, -1) if letter == y else (0,) for letter in reversed(word)
+    ]
     walks = {(0, 0, 0)}  # level, rises, falls
     for choices in levels:
-        walks |= {(to, up + (to > at), down + (to < at)) for at, up, down in walks for to in choices}
+        walks |= {
+            (to, up + (to > at), down + (to < at)) for at, up, down in walks for to in choices
+        }
     return max(up**2 + down**2 for _, up, down in walks)
 
 
 @pytest.mark.parametrize("length", range(2, 6))
 def test_no_episode_beats_its_bound_by_types(length: int) -> None:
-    """Every episode of up to 5 letters over x, y and two others: the exact automaton never exceeds lemma 7."""
+    """Every episode of up to 5 letters over x, y and two others: the exact automaton never exceeds
+    lemma 7."""
     reached = 0
     for word in product(range(4), repeat=length):
         for x, y in ((0, None), (0, 1)):
@@ -215,7 +258,8 @@ def test_the_sum_by_types_is_the_sum_over_episodes() -> None:
 
 
 def test_long_episodes_have_no_cliff() -> None:
-    """From one length to the next S grows by a factor of at most 6 for two letters (it was 18 from 6 to 7)."""
+    """From one length to the next S grows by a factor of at most 6 for two letters (it was 18 from
+    6 to 7)."""
     for replace in (False, True):
         found = [episode_sensitivity(2, longest, replace) for longest in range(2, 13)]
         assert all(later <= 6 * earlier for earlier, later in pairwise(found))
@@ -224,18 +268,31 @@ def test_long_episodes_have_no_cliff() -> None:
 
 
 @pytest.mark.parametrize(
-    "length", [*range(1, 6), pytest.param(6, marks=pytest.mark.soak), pytest.param(7, marks=pytest.mark.soak)]
+    "length",
+    [
+        *range(1, 6),
+        pytest.param(6, marks=pytest.mark.soak),
+        pytest.param(7, marks=pytest.mark.soak),
+    ],
 )
 def test_the_tables_are_what_the_search_finds(length: int) -> None:
     for changed in (1, 2):
         free = range(length)
-        assert EACH_LENGTH[2, changed][length - 1] == tuple(own_bound(length, f, changed) for f in free)
+        assert EACH_LENGTH[2, changed][length - 1] == tuple(
+            own_bound(length, f, changed) for f in free
+        )
         if length <= 4:
-            assert ALL_LENGTHS[2, changed][length - 1] == tuple(group_bound(length, f, changed) for f in free)
+            assert ALL_LENGTHS[2, changed][length - 1] == tuple(
+                group_bound(length, f, changed) for f in free
+            )
         if length <= 3:
-            assert EACH_LENGTH[1, changed][length - 1] == tuple(absolute_bound([length], f, changed) for f in free)
+            assert EACH_LENGTH[1, changed][length - 1] == tuple(
+                absolute_bound([length], f, changed) for f in free
+            )
             upto = range(1, length + 1)
-            assert ALL_LENGTHS[1, changed][length - 1] == tuple(absolute_bound(upto, f, changed) for f in free)
+            assert ALL_LENGTHS[1, changed][length - 1] == tuple(
+                absolute_bound(upto, f, changed) for f in free
+            )
 
 
 def test_the_tables_have_a_row_for_each_length_and_no_more() -> None:
@@ -249,7 +306,8 @@ WEIGHTS = ((1, 2, 5), (5, 2, 1))
 
 @pytest.mark.parametrize("weights", WEIGHTS)
 def test_weighted_sensitivity_by_enumeration(weights: tuple[int, ...]) -> None:
-    """All streams of 7 letters over two, 5 over three, all neighbours: Σ w²(P²+N²) is near the claim, never above."""
+    """All streams of 7 letters over two, 5 over three, all neighbours: Σ w²(P²+N²) is near the
+    claim, never above."""
     for letters, longest, ticks in ((2, 3, 7), (3, 2, 5)):
         query = Episodes(letters, longest, weights[:longest])
         for adjacency in ("replace", "add-remove"):
@@ -277,7 +335,9 @@ def test_one_length_alone_is_never_more_than_all_together() -> None:
     for letters in (2, 3, 4):
         for length in range(2, 5):
             for changed in (1, 2):
-                assert one_length(letters, length, changed) <= episode_sensitivity(letters, length, changed == 2)
+                assert one_length(letters, length, changed) <= episode_sensitivity(
+                    letters, length, changed == 2
+                )
 
 
 def test_the_papers_value_is_not_beaten_where_checked() -> None:

@@ -1,4 +1,5 @@
-"""Graph queries count what they say, refuse what is illegal without changing, and continue from stored states."""
+"""Graph queries count what they say, refuse what is illegal without changing, and continue from
+stored states."""
 
 from __future__ import annotations
 
@@ -13,7 +14,14 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from evercount.errors import EventRefused, InputError, ParameterError, SnapshotError, TooLarge, UnknownName
+from evercount.errors import (
+    EventRefused,
+    InputError,
+    ParameterError,
+    SnapshotError,
+    TooLarge,
+    UnknownName,
+)
 from evercount.graphs import (
     Components,
     DegreeHistogram,
@@ -72,7 +80,9 @@ def oracle(query: GraphQuery, edges: dict[tuple[int, int], int]) -> list[float]:
         case Matching():
             return [len(nx.max_weight_matching(graph, maxcardinality=True))]
         case SpanningForest():
-            return [sum(part["weight"] for _, _, part in nx.minimum_spanning_edges(graph, data=True))]
+            return [
+                sum(part["weight"] for _, _, part in nx.minimum_spanning_edges(graph, data=True))
+            ]
         case _:
             raise AssertionError(query)
 
@@ -87,7 +97,9 @@ def test_increments_match_networkx(name: str, kind: str) -> None:
         pairs = list(itertools.combinations(range(n), 2))
         present: dict[tuple[int, int], int] = {}
         if kind in DELETING:
-            present = {pair: draw.randint(1, 4) if weighted else 1 for pair in draw.sample(pairs, 2 * n)}
+            present = {
+                pair: draw.randint(1, 4) if weighted else 1 for pair in draw.sample(pairs, 2 * n)
+            }
             order = draw.sample(list(present), len(present))
             if kind == "ignore-absent":
                 order = [draw.choice(pairs) for _ in range(3 * len(pairs))]
@@ -120,7 +132,8 @@ def test_increments_match_networkx(name: str, kind: str) -> None:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_matching_stays_maximum_while_edges_come_and_go(seed: int) -> None:
-    """Random updates, also repeated removals of what was just inserted; after each one the matching is legal."""
+    """Random updates, also repeated removals of what was just inserted; after each one the matching
+    is legal."""
     draw = random.Random(seed)
     n, removals = draw.choice([5, 6, 8, 10, 14]), draw.choice([0.0, 0.2, 0.45])
     tracker, graph, row = MatchingTracker(), nx.Graph(), [0]
@@ -136,7 +149,11 @@ def test_matching_stays_maximum_while_edges_come_and_go(seed: int) -> None:
                 continue
             graph.add_edge(u, v)
             tracker.change(u, v, 1, row)
-        assert row[0] == len(nx.max_weight_matching(graph, maxcardinality=True)) == len(tracker.mate) // 2
+        assert (
+            row[0]
+            == len(nx.max_weight_matching(graph, maxcardinality=True))
+            == len(tracker.mate) // 2
+        )
         assert all(tracker.mate[b] == a and graph.has_edge(a, b) for a, b in tracker.mate.items())
 
 
@@ -170,7 +187,8 @@ def test_projection_keeps_by_arrivals() -> None:
     query = Edges(5, max_degree=1, enforce_degree=True)
     state = query.initial_state()
     kept = []
-    for edge in [(0, 1), (1, 2), (2, 3), (3, 4)]:  # 1-2 is dropped but is an arrival at 2, and so on
+    # 1-2 is dropped but is an arrival at 2, and so on
+    for edge in [(0, 1), (1, 2), (2, 3), (3, 4)]:
         row, state = query.encode(state, [edge])
         kept.append(int(row[0]))
     assert kept == [1, 0, 0, 0]
@@ -184,9 +202,14 @@ def test_projection_survives_a_stored_state() -> None:
     state, stored = query.initial_state(), query.initial_state()
     for edge in pairs:
         one, state = query.encode(state, [edge])
-        other, stored = query.encode(query.load_state(json.loads(json.dumps(query.dump_state(stored)))), [edge])
+        other, stored = query.encode(
+            query.load_state(json.loads(json.dumps(query.dump_state(stored)))), [edge]
+        )
         assert one.tolist() == other.tolist()
-    assert max(len([e for e, weight in state.edges.items() if weight and v in e]) for v in range(6)) <= 2
+    assert (
+        max(len([e for e, weight in state.edges.items() if weight and v in e]) for v in range(6))
+        <= 2
+    )
 
 
 def test_a_degree_is_enforced_where_edges_only_come() -> None:
@@ -232,7 +255,9 @@ def test_illegal_updates_change_nothing(kind: str, events: Any, message: str) ->
         assert query.encode(state, after)[0].tolist() == query.encode(twin, after)[0].tolist()
 
 
-@pytest.mark.parametrize("update", [(0, 1), (0, 1, 0), (0, 1, 5), (0, 1, 1.0), (0, 1, 1, 1), (0, 1, True)])
+@pytest.mark.parametrize(
+    "update", [(0, 1), (0, 1, 0), (0, 1, 5), (0, 1, 1.0), (0, 1, 1, 1), (0, 1, True)]
+)
 def test_illegal_weights_change_nothing(update: tuple[Any, ...]) -> None:
     query = SpanningForest(3, max_weight=4)
     state = query.initial_state()
@@ -254,7 +279,19 @@ def test_parameters_are_checked() -> None:
         Edges(10, "inserts")  # type: ignore[arg-type]
     with pytest.raises(ParameterError, match="twice"):
         Edges(3, "delete", initial_edges=[(0, 1), (1, 0)])
-    starts = (5, [5], [(0, 0)], [(0, 1), (0, 5)], ["ab"], [(0, 1.0)], [(0, True)], [(0,)], [(0, 1, 1)], [None], "ab")
+    starts = (
+        5,
+        [5],
+        [(0, 0)],
+        [(0, 1), (0, 5)],
+        ["ab"],
+        [(0, 1.0)],
+        [(0, True)],
+        [(0,)],
+        [(0, 1, 1)],
+        [None],
+        "ab",
+    )
     for start in starts:
         with pytest.raises(ParameterError, match="initial_edges"):
             Edges(5, "delete", initial_edges=start)  # type: ignore[arg-type]
@@ -285,9 +322,12 @@ def test_parameters_are_checked() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stream", "sign", "remedy"), [("insert", (), " or use enforce_degree=True"), ("mixed", (1,), "")]
+    ("stream", "sign", "remedy"),
+    [("insert", (), " or use enforce_degree=True"), ("mixed", (1,), "")],
 )
-def test_the_remedy_for_a_degree_that_is_too_large_is_a_legal_one(stream: Any, sign: Any, remedy: str) -> None:
+def test_the_remedy_for_a_degree_that_is_too_large_is_a_legal_one(
+    stream: Any, sign: Any, remedy: str
+) -> None:
     query = Edges(4, stream, max_degree=1)
     with pytest.raises(InputError, match=f"max_degree=1; promise more{remedy}$"):
         query.encode(query.initial_state(), [(0, 1, *sign), (0, 2, *sign)])
@@ -333,7 +373,8 @@ def test_numpy_updates_are_read() -> None:
 @pytest.mark.parametrize("name", MAKERS)
 @pytest.mark.parametrize("enforced", [False, True])
 def test_which_streams_never_refuse_an_update_because_of_others(name: str, enforced: bool) -> None:
-    """ignore-duplicates takes every legal update in any order; insert refuses one that came before, enforced or not."""
+    """ignore-duplicates takes every legal update in any order; insert refuses one that came before,
+    enforced or not."""
     if not enforced and MAKERS[name][0].needs_degree:
         with pytest.raises(ParameterError, match="max_degree"):
             MAKERS[name][0](6, stream="ignore-duplicates", **MAKERS[name][1])
@@ -341,7 +382,10 @@ def test_which_streams_never_refuse_an_update_because_of_others(name: str, enfor
     degree = {"max_degree": 2, "enforce_degree": True} if enforced else {}
     rng = random.Random(5)
     pairs = list(itertools.combinations(range(6), 2))
-    ends = [(u, v, rng.randint(1, 4)) if name == "spanning-forest" else (u, v) for u, v in rng.choices(pairs, k=200)]
+    ends = [
+        (u, v, rng.randint(1, 4)) if name == "spanning-forest" else (u, v)
+        for u, v in rng.choices(pairs, k=200)
+    ]
     query = make(name, 6, "ignore-duplicates", **degree)
     state = query.initial_state()
     for update in ends:
@@ -361,7 +405,13 @@ def anything(name: str, kind: str, draw: random.Random) -> tuple[GraphQuery, lis
     pairs = list(itertools.combinations(range(n), 2))
     weighted = name == "spanning-forest"
     start = [(*pair, draw.randint(1, 4)) if weighted else pair for pair in draw.sample(pairs, 9)]
-    query = make(name, n, kind, start, **({} if kind in DELETING else {"max_degree": 3, "enforce_degree": True}))
+    query = make(
+        name,
+        n,
+        kind,
+        start,
+        **({} if kind in DELETING else {"max_degree": 3, "enforce_degree": True}),
+    )
     updates: list[Any] = [draw.choice(pairs) for _ in range(60)]
     if weighted and kind not in DELETING:
         updates = [(*pair, draw.randint(1, 4)) for pair in updates]
@@ -371,7 +421,8 @@ def anything(name: str, kind: str, draw: random.Random) -> tuple[GraphQuery, lis
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", MAKERS)
 def test_nothing_needs_to_be_promised(name: str, kind: str) -> None:
-    """With an enforced degree and an ignoring kind no update is refused because of others; the others do refuse."""
+    """With an enforced degree and an ignoring kind no update is refused because of others; the
+    others do refuse."""
     query, updates = anything(name, kind, random.Random(f"{name} {kind} anything"))
     query.check_events(updates)
     state = query.initial_state()
@@ -404,4 +455,6 @@ def test_a_refusal_names_the_place_of_the_update() -> None:
     with pytest.raises(EventRefused) as caught:
         Edges(4).check_events([(0, 1), (0, 1), (2, 2)])
     assert caught.value.number == 2
-    assert str(caught.value.numbered(9, "of this request")).startswith("update 9 of this request (from 0) is (2, 2)")
+    assert str(caught.value.numbered(9, "of this request")).startswith(
+        "update 9 of this request (from 0) is (2, 2)"
+    )

@@ -1,4 +1,5 @@
-"""The declared S of every graph query: never beaten by enumeration, and reached, so that none can be lowered."""
+"""The declared S of every graph query: never beaten by enumeration, and reached, so that none can
+be lowered."""
 
 from __future__ import annotations
 
@@ -55,7 +56,9 @@ def small_queries(kind: Any) -> list[GraphQuery]:
         KStars(4, kind, k=2, **bound),
         DegreeHistogram(4, kind, **bound),
         SpanningForest(3, kind, max_weight=2, **weighted),
-        SpanningForest(3, kind, max_weight=1, initial_edges=[(0, 1), (0, 2), (1, 2)] if start else ()),
+        SpanningForest(
+            3, kind, max_weight=1, initial_edges=[(0, 1), (0, 2), (1, 2)] if start else ()
+        ),
     ]
 
 
@@ -63,7 +66,11 @@ def projected_queries(kind: Any) -> list[GraphQuery]:
     found: list[GraphQuery] = []
     for degree in (1, 2):
         enforced = {"max_degree": degree, "enforce_degree": True}
-        found += [Edges(4, kind, **enforced), Components(4, kind, **enforced), Matching(4, kind, **enforced)]
+        found += [
+            Edges(4, kind, **enforced),
+            Components(4, kind, **enforced),
+            Matching(4, kind, **enforced),
+        ]
         found += [DegreeHistogram(4, kind, **enforced), HighDegree(4, kind, tau=degree, **enforced)]
         found += [SpanningForest(3, kind, max_weight=2, **enforced)]
     return [*found, Triangles(4, kind, **enforced), KStars(4, kind, k=2, **enforced)]
@@ -74,17 +81,26 @@ def ordered_queries(kind: Any) -> list[GraphQuery]:
     enforced = [{"max_degree": 2, "enforce_degree": True}] if kind not in DELETING else []
     return [
         MinCut(4, kind, **start),
-        *(query(4, kind, **more) for query in (DegreeSequence, MinDegree) for more in (start, *enforced)),
+        *(
+            query(4, kind, **more)
+            for query in (DegreeSequence, MinDegree)
+            for more in (start, *enforced)
+        ),
     ]
 
 
 def capped_queries(kind: Any) -> list[GraphQuery]:
-    return [Triangles(4, kind, max_per_edge=1), *(KStars(4, kind, k=2, max_per_edge=most) for most in (1, 2, 3))]
+    return [
+        Triangles(4, kind, max_per_edge=1),
+        *(KStars(4, kind, k=2, max_per_edge=most) for most in (1, 2, 3)),
+    ]
 
 
 EVERY: list[Any] = [query for kind in KINDS for query in small_queries(kind)]
 EVERY += [query for kind in ("insert", "delete") for query in ordered_queries(kind)]
-EVERY += [query for kind in ("ignore-duplicates", "ignore-absent") for query in ordered_queries(kind)]
+EVERY += [
+    query for kind in ("ignore-duplicates", "ignore-absent") for query in ordered_queries(kind)
+]
 EVERY += [query for kind in ("insert", "ignore-duplicates") for query in capped_queries(kind)]
 EVERY += [query for kind in ("insert", "ignore-duplicates") for query in projected_queries(kind)]
 
@@ -102,17 +118,20 @@ KEPT = {
     if not any_length(query) and query.stream not in ("delete", "ignore-absent")
     if (query.stream == "insert") == bool(query.parameters()["enforce_degree"])
 }
-"""One of each kind, with copies that are ignored or with a projection. A claim that is lowered is caught by all kinds
-of streams that reach the claims, below."""
+"""One of each kind, with copies that are ignored or with a projection. A claim that is lowered is
+caught by all kinds of streams that reach the claims, below."""
 
 
 @pytest.mark.parametrize(
     ("query", "adjacency"),
-    soak_but([(query, "replace") for query in KEPT.values()], itertools.product(EVERY, ADJACENCIES)),
+    soak_but(
+        [(query, "replace") for query in KEPT.values()], itertools.product(EVERY, ADJACENCIES)
+    ),
     ids=repr,
 )
 def test_no_neighbours_beat_the_claim(query: GraphQuery, adjacency: Adjacency) -> None:
-    """All streams of up to 4 updates on 4 vertices (3 where edges have weights), in 3 ticks: S, Δ₁ and values.
+    """All streams of up to 4 updates on 4 vertices (3 where edges have weights), in 3 ticks: S, Δ₁
+    and values.
 
     Of up to 3 where `test_all_orders_of_all_edges` tries streams of any length.
     """
@@ -134,29 +153,40 @@ def test_no_longer_neighbours_beat_the_claim(query: GraphQuery) -> None:
     assert report.holds, report.summary()
 
 
-# -- all streams of a few vertices, of any length ------------------------------------------------------------------
+# -- all streams of a few vertices, of any length --------------------------------------------------
 
 FIVE = list(itertools.combinations(range(5), 2))
 
 
 def all_values(query: GraphQuery) -> IntArray:
     """The cells of every graph on 5 vertices, by the bits of its edges."""
-    ticks = [[edge for place, edge in enumerate(FIVE) if graph >> place & 1] for graph in range(1 << len(FIVE))]
+    ticks = [
+        [edge for place, edge in enumerate(FIVE) if graph >> place & 1]
+        for graph in range(1 << len(FIVE))
+    ]
     return np.stack([query.encode(query.initial_state(), tick)[0] for tick in ticks])
 
 
-def most_changes(values: IntArray, other: tuple[int, int] | None, deletes: bool) -> tuple[int, int, int]:
-    """The largest Σ|d|, Σ(P²+N²) (0 where there are several cells) and Σd² over all orders of all edges.
+def most_changes(
+    values: IntArray, other: tuple[int, int] | None, deletes: bool
+) -> tuple[int, int, int]:
+    """The largest Σ|d|, Σ(P²+N²) (0 where there are several cells) and Σd² over all orders of all
+    edges.
 
-    One stream has the edge 0-1, the other one has `other` or none; the other edges come, or go, in both, one in a tick.
-    Sums over a path from graph to graph are largest step by step. For one cell P + N = Σ|d| and P − N is the last
-    difference, so P and N follow.
+    One stream has the edge 0-1, the other one has `other` or none; the other edges come, or go, in
+    both, one in a tick. Sums over a path from graph to graph are largest step by step. For one cell
+    P + N = Σ|d| and P − N is the last difference, so P and N follow.
     """
     bits = [1 << FIVE.index(edge) for edge in ((0, 1), other) if edge is not None]
-    graphs = np.array([graph for graph in range(1 << len(FIVE)) if not any(graph & bit for bit in bits)])
+    graphs = np.array(
+        [graph for graph in range(1 << len(FIVE)) if not any(graph & bit for bit in bits)]
+    )
     apart = values - (values if other is None else values[np.arange(len(values)) | bits[-1]])
-    apart[graphs] = values[graphs | bits[0]] - (values[graphs] if other is None else values[graphs | bits[1]])
-    best = [np.abs(apart).sum(axis=1), np.square(apart).sum(axis=1)]  # the changed update comes at this graph
+    apart[graphs] = values[graphs | bits[0]] - (
+        values[graphs] if other is None else values[graphs | bits[1]]
+    )
+    # the changed update comes at this graph
+    best = [np.abs(apart).sum(axis=1), np.square(apart).sum(axis=1)]
     count = np.bitwise_count(graphs)
     for size in range(1, len(FIVE) + 1)[:: -1 if deletes else 1]:
         for bit in (1 << place for place in range(len(FIVE))):
@@ -167,12 +197,15 @@ def most_changes(values: IntArray, other: tuple[int, int] | None, deletes: bool)
             for sums, step in zip(best, (np.abs(change), np.square(change)), strict=True):
                 sums[after] = np.maximum(sums[after], sums[before] + step.sum(axis=1))
     total, last = best[0][graphs], apart[graphs, 0]
-    squares = ((total + last) // 2) ** 2 + ((total - last) // 2) ** 2 if values.shape[1] == 1 else [0]
+    squares = (
+        ((total + last) // 2) ** 2 + ((total - last) // 2) ** 2 if values.shape[1] == 1 else [0]
+    )
     return int(total.max()), int(max(squares)), int(best[1][graphs].max())
 
 
 NEAR: dict[tuple[str, int, bool, str], tuple[int, int]] = {
-    ("triangles", 0, False, "replace"): (4, 9),  # of 6 and 18: two edges with three triangles each need more vertices
+    # of 6 and 18: two edges with three triangles each need more vertices
+    ("triangles", 0, False, "replace"): (4, 9),
     ("k-stars", 2, False, "replace"): (6, 36),  # of 12 and 72
     ("k-stars", 3, False, "replace"): (10, 50),  # of 12 and 72
     **{("degree-sequence", 0, d, a): (38, 0) for d in (False, True) for a in ADJACENCIES},  # of 40
@@ -199,8 +232,13 @@ NEAR: dict[tuple[str, int, bool, str], tuple[int, int]] = {
     ids=str,
 )
 def test_all_orders_of_all_edges(maker: Any, deletes: bool) -> None:
-    """Every stream of distinct edges of 5 vertices, of any length: no claim is beaten, and most are reached."""
-    bound = {"max_degree": 4} if getattr(maker, "func", maker) in (DegreeHistogram, Triangles, KStars) else {}
+    """Every stream of distinct edges of 5 vertices, of any length: no claim is beaten, and most are
+    reached."""
+    bound = (
+        {"max_degree": 4}
+        if getattr(maker, "func", maker) in (DegreeHistogram, Triangles, KStars)
+        else {}
+    )
     values = all_values(maker(5, **bound))
     query = maker(5, "delete", initial_edges=FIVE) if deletes else maker(5, **bound)
     away = most_changes(values, None, deletes)
@@ -217,10 +255,11 @@ def test_all_orders_of_all_edges(maker: Any, deletes: bool) -> None:
         else:
             assert total == (near[0] if near else query.l1_sensitivity(adjacency))
         if query.name in ("min-degree", "min-cut"):
-            assert identity == (smaller if adjacency == "add-remove" else 7 + deletes)  # of 10 and 14
+            # of 10 and 14
+            assert identity == (smaller if adjacency == "add-remove" else 7 + deletes)
 
 
-# -- the streams that reach the claims ---------------------------------------------------------------------------
+# -- the streams that reach the claims -------------------------------------------------------------
 
 Updates = list[tuple[int, ...]]
 
@@ -247,9 +286,11 @@ def absolute(query: GraphQuery, one: Sequence[Any], other: Sequence[Any]) -> flo
 
 STAR_PAIR: Updates = [(0, 2), (0, 3), (1, 4), (1, 5)]  # takes both ends of 0-1 from degree 0 to 2
 TWO_TRIANGLES: Updates = [(0, 2), (1, 2), (0, 3), (1, 3)]  # both over the edge 0-1
-HEAVY_THEN_LIGHT: Updates = [(0, 2, 2), (1, 2, 2), (0, 3, 1), (1, 3, 1)]  # paths next to 0-1 of weight 2, then 1
+# paths next to 0-1 of weight 2, then 1
+HEAVY_THEN_LIGHT: Updates = [(0, 2, 2), (1, 2, 2), (0, 3, 1), (1, 3, 1)]
 
-# query type, its own arguments, stream kind, the edge that changes, what follows it, S for add-remove and replace
+# query type, its own arguments, stream kind, the edge that changes, what follows it, S for
+# add-remove and replace
 INSERT, DELETE, IGNORE, ABSENT = KINDS
 REACHED: list[tuple[type[GraphQuery], dict[str, Any], str, tuple[int, ...], Updates, int, int]] = [
     (Triangles, {"max_degree": 3}, INSERT, (0, 1), TWO_TRIANGLES, 4, 8),
@@ -293,9 +334,16 @@ REACHED: list[tuple[type[GraphQuery], dict[str, Any], str, tuple[int, ...], Upda
 
 @pytest.mark.parametrize(("maker", "arguments", "kind", "edge", "rest", "away", "swap"), REACHED)
 def test_claims_are_reached(
-    maker: Any, arguments: Any, kind: str, edge: tuple[int, ...], rest: Updates, away: int, swap: int
+    maker: Any,
+    arguments: Any,
+    kind: str,
+    edge: tuple[int, ...],
+    rest: Updates,
+    away: int,
+    swap: int,
 ) -> None:
-    """Remove the edge, or replace it by its image in a second copy of the same streams, on six other vertices."""
+    """Remove the edge, or replace it by its image in a second copy of the same streams, on six
+    other vertices."""
     twin, both = shifted([edge])[0], [*rest, *shifted(rest)]
     if kind in DELETING:
         arguments = arguments | {"initial_edges": [edge, twin, *both]}
@@ -319,7 +367,11 @@ def test_claims_are_reached(
     [
         (Matching(4), [(0, 1), (1, 2), (2, 3), (0, 3)], 8),
         (Matching(4, "ignore-duplicates"), [(0, 1), (1, 2), (2, 3), (0, 3)], 8),
-        (Matching(4, "delete", initial_edges=[(0, 1), (1, 2), (2, 3), (0, 3)]), [(0, 1), (0, 3), (2, 3), (1, 2)], 5),
+        (
+            Matching(4, "delete", initial_edges=[(0, 1), (1, 2), (2, 3), (0, 3)]),
+            [(0, 1), (0, 3), (2, 3), (1, 2)],
+            5,
+        ),
         (
             Matching(4, "ignore-absent", initial_edges=[(0, 1), (1, 2), (2, 3), (0, 3)]),
             [(0, 1), (0, 3), (2, 3), (1, 2), (0, 1)],
@@ -328,9 +380,12 @@ def test_claims_are_reached(
     ],
 )
 def test_matching_claims_are_reached(query: Matching, stream: Updates, expected: int) -> None:
-    """The share of one edge alternates: P and N count half of the changes each, so their squares are needed."""
+    """The share of one edge alternates: P and N count half of the changes each, so their squares
+    are needed."""
     assert norm(query, stream, [None, *stream[1:]]) == expected
-    assert query.squared_sensitivity("add-remove") == query.squared_sensitivity("replace") == expected
+    assert (
+        query.squared_sensitivity("add-remove") == query.squared_sensitivity("replace") == expected
+    )
 
 
 def test_general_formulas() -> None:
@@ -368,7 +423,9 @@ def test_projection_factors() -> None:
     assert Triangles(9, **enforced).squared_sensitivity("add-remove") == 5 * 3**2
     assert Components(9, **enforced).squared_sensitivity("add-remove") == 9 * 2
     assert SpanningForest(9, max_weight=3, **enforced).squared_sensitivity("add-remove") == 9 * 18
-    assert Edges(9, "ignore-duplicates", **enforced).squared_sensitivity("add-remove") == 1**2 + 3**2
+    assert (
+        Edges(9, "ignore-duplicates", **enforced).squared_sensitivity("add-remove") == 1**2 + 3**2
+    )
 
 
 @pytest.mark.parametrize(
@@ -388,13 +445,15 @@ def test_projected_claims_are_reached(query: GraphQuery) -> None:
 
 
 def exchanged(
-    order: Sequence[tuple[Any, ...]], tail: Sequence[tuple[int, ...]] = (), weight: tuple[int, ...] = ()
+    order: Sequence[tuple[Any, ...]],
+    tail: Sequence[tuple[int, ...]] = (),
+    weight: tuple[int, ...] = (),
 ) -> tuple[Updates, Updates]:
     """Two streams that begin with the edge 0-1 or with 2-3, and then have the same edges.
 
-    Every end of the two first edges gets the edges of `order`, with weights where edges have some: between the "end",
-    its "first", "second" and "late" neighbour and "other" vertices. The late neighbour of an end comes too late where
-    the first edge took a place.
+    Every end of the two first edges gets the edges of `order`, with weights where edges have some:
+    between the "end", its "first", "second" and "late" neighbour and "other" vertices. The late
+    neighbour of an end comes too late where the first edge took a place.
     """
     names = ["end", "first", "second", "late", "other", "another"]
     rest = [
@@ -406,7 +465,8 @@ def exchanged(
 
 
 def two_books(D: int, again: bool = False) -> tuple[Updates, Updates]:
-    """Two copies of triangles over one edge, which begins one of the streams, and then over two edges that come late.
+    """Two copies of triangles over one edge, which begins one of the streams, and then over two
+    edges that come late.
 
     With `again` the first edge comes once more before the late ones.
     """
@@ -414,7 +474,9 @@ def two_books(D: int, again: bool = False) -> tuple[Updates, Updates]:
     for begin in (0, 4 * D):
         u, v, x, y = begin, begin + 1, begin + 2, begin + (2 if again else 3)
         pages = range(begin + 4, begin + 4 + D - 1 - again)
-        sides = [(min(a, b), max(a, b)) for page in pages for a, b in ((u, page), (v, page), (x, page))]
+        sides = [
+            (min(a, b), max(a, b)) for page in pages for a, b in ((u, page), (v, page), (x, page))
+        ]
         sides += [] if x == y else [(y, page) for page in pages]
         parts.append([(u, v), *sides, *([(u, v)] if again else []), (u, x), (v, y)])
     rest = [*parts[0][1:], *parts[1][1:]]
@@ -435,7 +497,10 @@ COPIES_FIRST = tuple(
 )
 ENFORCED: dict[str, Any] = {"max_degree": 3, "enforce_degree": True}
 EXCHANGES: list[tuple[GraphQuery, Any]] = [
-    *((query, exchanged(DEGREES_PASS)) for query in (Edges(24, **ENFORCED), KStars(24, k=2, **ENFORCED))),
+    *(
+        (query, exchanged(DEGREES_PASS))
+        for query in (Edges(24, **ENFORCED), KStars(24, k=2, **ENFORCED))
+    ),
     *((DegreeHistogram(24, kind, **ENFORCED), exchanged(DEGREES_PASS)) for kind in INSERTING),
     *((HighDegree(24, kind, tau=2, **ENFORCED), exchanged(DEGREES_PASS)) for kind in INSERTING),
     *((Components(24, kind, **ENFORCED), JOINED_LATER) for kind in INSERTING),
@@ -447,10 +512,14 @@ EXCHANGES: list[tuple[GraphQuery, Any]] = [
 
 
 @pytest.mark.parametrize(("query", "streams"), EXCHANGES, ids=repr)
-def test_projected_claims_are_reached_by_an_exchange(query: GraphQuery, streams: tuple[Updates, Updates]) -> None:
-    """Two edges are kept after all where the edge goes, and two are dropped where it comes: all of them are felt.
+def test_projected_claims_are_reached_by_an_exchange(
+    query: GraphQuery, streams: tuple[Updates, Updates]
+) -> None:
+    """Two edges are kept after all where the edge goes, and two are dropped where it comes: all of
+    them are felt.
 
-    So no bound of the projection can be lowered for all degrees, neither for replace nor for add-remove.
+    So no bound of the projection can be lowered for all degrees, neither for replace nor for
+    add-remove.
     """
     one, other = streams
     assert norm(query, one, other) == query.squared_sensitivity("replace")
@@ -462,24 +531,30 @@ def test_projected_claims_are_reached_by_an_exchange(query: GraphQuery, streams:
 
 @pytest.mark.parametrize("D", [4, 12])
 def test_projected_triangles_with_duplicates_come_near_their_claim(D: int) -> None:
-    """P = N = 4D − 7 of 4D − 4: a copy that ends the share of an edge takes a place itself, so one triangle is lost."""
+    """P = N = 4D − 7 of 4D − 4: a copy that ends the share of an edge takes a place itself, so one
+    triangle is lost."""
     query = Triangles(8 * D, "ignore-duplicates", max_degree=D, enforce_degree=True)
     assert query.squared_sensitivity("replace") == 2 * (4 * D - 4) ** 2
     assert norm(query, *two_books(D, again=True)) == 2 * (4 * D - 7) ** 2
 
 
 def test_first_weight_wins_would_cost_more() -> None:
-    """Why the lighter copy counts: with the first one kept, P = N = 2W − 1, beyond the claim 2W² for W = 2."""
+    """Why the lighter copy counts: with the first one kept, P = N = 2W − 1, beyond the claim 2W²
+    for W = 2."""
     lightest = SpanningForest(4, "ignore-duplicates", max_weight=2)
     stream: list[Any] = [(0, 1, 2), (0, 2, 2), (1, 2, 2), (0, 1, 1), (0, 3, 1), (1, 3, 1)]
-    assert norm(lightest, stream, [None, *stream[1:]]) <= lightest.squared_sensitivity("add-remove") == 8
+    assert (
+        norm(lightest, stream, [None, *stream[1:]])
+        <= lightest.squared_sensitivity("add-remove")
+        == 8
+    )
     first_wins = SpanningForest(4, max_weight=2)
     with_it = [*stream[:3], None, *stream[4:]]
     without = [None, *stream[1:]]
     assert norm(first_wins, with_it, without) == 18
 
 
-# -- planted mistakes ----------------------------------------------------------------------------------------------
+# -- planted mistakes ------------------------------------------------------------------------------
 
 
 class KeptDegreeEdges(Edges):

@@ -20,7 +20,7 @@ def counts(query: Histogram, events: Any) -> list[int]:
     return query.encode(None, events)[0].tolist()
 
 
-# -- the encoder -----------------------------------------------------------------------------------------------
+# -- the encoder -----------------------------------------------------------------------------------
 
 
 def test_named_keys() -> None:
@@ -65,7 +65,11 @@ def test_collections_agree_with_one_by_one() -> None:
         for event in events:
             for cell in {min(key, 6) for key in event}:
                 expected[cell] += 1
-        assert counts(query, events) == counts(query, list(map(frozenset, events))) == expected.tolist()
+        assert (
+            counts(query, events)
+            == counts(query, list(map(frozenset, events)))
+            == expected.tolist()
+        )
         assert counts(query, [np.array(event, int) for event in events]) == expected.tolist()
 
 
@@ -126,7 +130,14 @@ def test_counts_of_a_whole_tick() -> None:
     out[0] = 9
     assert given[0] == 2
     assert Histogram(3, removals=True).encode_totals([[-1, 0, 2]])[0].tolist() == [-1, 0, 2]
-    wrong: list[Any] = [[1, 2], [[1, 2, 3]], [1.0, 2.0, 3.0], [1, -1, 0], [2**60, 0, 0], [True, False, True]]
+    wrong: list[Any] = [
+        [1, 2],
+        [[1, 2, 3]],
+        [1.0, 2.0, 3.0],
+        [1, -1, 0],
+        [2**60, 0, 0],
+        [True, False, True],
+    ]
     for bad in wrong:
         with pytest.raises(InputError):
             query.encode_totals([bad])
@@ -158,27 +169,40 @@ def test_bad_parameters() -> None:
 
 def test_identity() -> None:
     weighted = Histogram(["a", "b"], 2, True, "other", {"other": 3, "b": 2, "a": 1})
-    for query in (Histogram(["a", "b"], 2, True, "other"), weighted, Histogram(5), TopK(["a", "b", "c"], 2)):
+    for query in (
+        Histogram(["a", "b"], 2, True, "other"),
+        weighted,
+        Histogram(5),
+        TopK(["a", "b", "c"], 2),
+    ):
         again = type(query)(**json.loads(json.dumps(query.parameters())))
         assert again == query
         assert hash(again) == hash(query)
     assert Histogram(5) != TopK(5, 1)
 
 
-# -- sensitivity -----------------------------------------------------------------------------------------------
+# -- sensitivity -----------------------------------------------------------------------------------
 
 
 def universe(keys: int, most: int, removals: bool) -> list[Any]:
     subsets = [c for size in range(most + 1) for c in combinations(range(keys), size)]
     if not removals:
         return list(subsets)
-    return [dict(zip(c, signs, strict=True)) for c in subsets for signs in product((-1, 1), repeat=len(c))]
+    return [
+        dict(zip(c, signs, strict=True))
+        for c in subsets
+        for signs in product((-1, 1), repeat=len(c))
+    ]
 
 
 @pytest.mark.parametrize("removals", [False, True])
-@pytest.mark.parametrize(("keys", "most", "unknown"), [(1, 1, "refuse"), (3, 1, "refuse"), (3, 2, "refuse"),
-                                                       (4, 2, "refuse"), (2, 2, "other"), (1, 2, "other")])  # fmt: skip
-def test_sensitivity_is_the_exact_maximum(keys: int, most: int, unknown: Any, removals: bool) -> None:
+@pytest.mark.parametrize(("keys", "most", "unknown"),
+                         [(1, 1, "refuse"), (3, 1, "refuse"), (3, 2, "refuse"),
+                                                       (4, 2, "refuse"), (2, 2, "other"),
+                                                       (1, 2, "other")])  # fmt: skip
+def test_sensitivity_is_the_exact_maximum(
+    keys: int, most: int, unknown: Any, removals: bool
+) -> None:
     query = Histogram(keys, most, removals, unknown)
     # with `other`, two strange keys: the events may name both
     events = universe(keys + 2 * (unknown == "other"), most, removals)
@@ -191,10 +215,12 @@ def test_the_papers_value_is_beaten() -> None:
     """The paper claims b for neighbours whose vectors differ at one tick."""
     assert worst_pair(Histogram(3), all_neighbours([0, 1, 2], 2, "replace")).value == 2 > 1
     signed = Histogram(2, removals=True)
-    assert worst_pair(signed, all_neighbours([{0: 1}, {0: -1}, {1: 1}], 2, "replace")).value == 4 > 1
+    assert (
+        worst_pair(signed, all_neighbours([{0: 1}, {0: -1}, {1: 1}], 2, "replace")).value == 4 > 1
+    )
 
 
-# -- weights ---------------------------------------------------------------------------------------------------
+# -- weights ---------------------------------------------------------------------------------------
 
 
 def test_a_key_of_three_times_the_weight_has_a_third_of_the_noise() -> None:
@@ -207,10 +233,14 @@ def test_a_key_of_three_times_the_weight_has_a_third_of_the_noise() -> None:
         assert std == pytest.approx(one * np.array([1, 3, 1.5]), rel=0.05)  # rounding is finer
         release = stream.step(["a"] * 500 + ["b"] * 500)
         assert np.all(np.abs(release.value - [500, 500, 0]) < 6 * release.std)
-    assert Histogram(["a", "b"], weights={"a": 1}).parameters() == Histogram(["a", "b"]).parameters()
+    assert (
+        Histogram(["a", "b"], weights={"a": 1}).parameters() == Histogram(["a", "b"]).parameters()
+    )
 
 
-@pytest.mark.parametrize("weights", [{"d": 2}, {"a": 0}, {"a": 1001}, {"a": 1.5}, [1, 2], {"other": 2}])
+@pytest.mark.parametrize(
+    "weights", [{"d": 2}, {"a": 0}, {"a": 1001}, {"a": 1.5}, [1, 2], {"other": 2}]
+)
 def test_bad_weights(weights: Any) -> None:
     with pytest.raises(ParameterError, match="weight"):
         Histogram(["a", "b"], weights=weights)
@@ -224,7 +254,8 @@ def test_totals_without_their_weights_are_refused() -> None:
 
 
 def test_planted_weights_are_caught() -> None:
-    """S without the weights, the mean of the weights², and that of one key where an event moves between two."""
+    """S without the weights, the mean of the weights², and that of one key where an event moves
+    between two."""
     query = Histogram(3, weights={"0": 2, "1": 3})
     plain = Histogram(3)
     found = {

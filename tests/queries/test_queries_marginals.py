@@ -1,4 +1,5 @@
-"""Marginals: closed forms against dense least squares, exact sensitivity, refusals, numbers that add up."""
+"""Marginals: closed forms against dense least squares, exact sensitivity, refusals, numbers that
+add up."""
 
 from __future__ import annotations
 
@@ -27,14 +28,17 @@ SHAPES = [
 
 
 def dense(query: Marginals) -> tuple[np.ndarray, np.ndarray]:
-    """(outputs × combinations of truth, outputs × cells of least squares), from labels and single events only."""
+    """(outputs × combinations of truth, outputs × cells of least squares), from labels and single
+    events only."""
     columns = query.parameters()["columns"]
     events = list(product(*columns))
     measured = np.stack([query.encode(None, [event])[0] for event in events], axis=1).astype(float)
     rows = []
     for label in query.labels:
         wanted = ["*"] * len(columns) if label == "total" else label.split(" / ")
-        rows.append([all(w in ("*", v) for w, v in zip(wanted, event, strict=True)) for event in events])
+        rows.append(
+            [all(w in ("*", v) for w, v in zip(wanted, event, strict=True)) for event in events]
+        )
     truth = np.asarray(rows, dtype=float)
     return truth, truth @ np.linalg.pinv(measured)
 
@@ -48,7 +52,11 @@ def test_closed_forms_are_the_dense_least_squares(query: Marginals) -> None:
     assert np.allclose(query.publishing.joint(range(query.outputs)), wanted @ wanted.T, atol=1e-12)
     assert np.all(query.publishing.roundings() >= np.abs(wanted).sum(axis=1) - 1e-12)
     counts = np.random.default_rng(1).integers(0, 9, truth.shape[1])
-    events = [e for e, n in zip(product(*query.parameters()["columns"]), counts, strict=True) for _ in range(n)]
+    events = [
+        e
+        for e, n in zip(product(*query.parameters()["columns"]), counts, strict=True)
+        for _ in range(n)
+    ]
     cells = query.encode(None, events)[0]
     assert np.allclose(query.decode_run(1, cells[np.newaxis].astype(float))[0], truth @ counts)
 

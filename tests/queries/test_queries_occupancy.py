@@ -1,4 +1,5 @@
-"""Occupancy: who is inside, exact event- and user-level sensitivity by enumeration, the unit, restarts, files."""
+"""Occupancy: who is inside, exact event- and user-level sensitivity by enumeration, the unit,
+restarts, files."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ def encoded(query: Query, ticks: Any) -> Any:
     return query.encode_run(query.initial_state(), ticks)[0]
 
 
-# -- who is inside ----------------------------------------------------------------------------------------------------
+# -- who is inside ---------------------------------------------------------------------------------
 
 
 def test_the_last_event_wins() -> None:
@@ -54,18 +55,33 @@ def test_the_last_event_wins() -> None:
     assert encoded(query, events).cumsum(axis=0).tolist() == [[1, 1, 0], [0, 1, 0], [2, 0, 0]]
     plain = Occupancy()
     assert plain.labels == ("inside",)
-    assert encoded(plain, [[("u", "in"), ("u", "in"), ("v", "in")], [("u", "out")]]).ravel().tolist() == [2, -1]
+    assert encoded(
+        plain, [[("u", "in"), ("u", "in"), ("v", "in")], [("u", "out")]]
+    ).ravel().tolist() == [2, -1]
     assert not plain.monotone
 
 
 def test_events_beyond_the_cap_are_ignored_also_those_that_change_nothing() -> None:
     query = Occupancy(max_events=2)
-    rows = encoded(query, [[("u", "in"), ("u", "in")], [("u", "out"), ("v", "out"), ("v", "in")], [("v", "out")]])
+    rows = encoded(
+        query,
+        [[("u", "in"), ("u", "in")], [("u", "out"), ("v", "out"), ("v", "in")], [("v", "out")]],
+    )
     assert rows.ravel().tolist() == [1, 1, 0]
 
 
 @pytest.mark.parametrize(
-    "event", ["ann", ("ann", "z"), ("", "a"), (1, "a"), ("x" * 257, "a"), ("ann", ["a"]), ("ann", None), ("ann", "in")]
+    "event",
+    [
+        "ann",
+        ("ann", "z"),
+        ("", "a"),
+        (1, "a"),
+        ("x" * 257, "a"),
+        ("ann", ["a"]),
+        ("ann", None),
+        ("ann", "in"),
+    ],
 )
 def test_bad_events_change_nothing(event: Any) -> None:
     query = Occupancy(AB, max_events=3)
@@ -78,18 +94,20 @@ def test_bad_events_change_nothing(event: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "bad", [{"keys": 3}, {"keys": []}, {"keys": ["a", "out"]}, {"max_events": 0}, {"max_events": 10**7}]
+    "bad",
+    [{"keys": 3}, {"keys": []}, {"keys": ["a", "out"]}, {"max_events": 0}, {"max_events": 10**7}],
 )
 def test_bad_parameters(bad: dict[str, Any]) -> None:
     with pytest.raises(ParameterError):
         Occupancy(**bad)
 
 
-# -- one event --------------------------------------------------------------------------------------------------------
+# -- one event -------------------------------------------------------------------------------------
 
 
 class Door(Occupancy):
-    """The naive rule: "in" while inside is ignored, and so is "out of b" for somebody in a. Events are (user, "+a")."""
+    """The naive rule: "in" while inside is ignored, and so is "out of b" for somebody in a. Events
+    are (user, "+a")."""
 
     def encode(self, state: Any, events: Any) -> Any:
         kept = []
@@ -104,10 +122,14 @@ class Door(Occupancy):
 
 @pytest.mark.parametrize("turns", [1, 8, 64])
 def test_wards_under_the_rule_of_a_door_are_not_bounded(turns: int) -> None:
-    """One "in c" that nobody ends, before all other moves. By the last event it changes nothing after the next one."""
+    """One "in c" that nobody ends, before all other moves. By the last event it changes nothing
+    after the next one."""
     moves = [f"{sign}{key}" for _ in range(turns) for key in "ab" for sign in "+-"]
     keys = ["a", "b", "c"]
-    naive = [encoded(Door(keys), [[("u", move)] for move in stream]) for stream in (["+c", *moves], ["-c", *moves])]
+    naive = [
+        encoded(Door(keys), [[("u", move)] for move in stream])
+        for stream in (["+c", *moves], ["-c", *moves])
+    ]
     assert change_norm(*naive) == 1 + 4 * turns**2
     assert np.abs(naive[0] - naive[1]).sum() == 1 + 4 * turns
     query = Occupancy(keys)
@@ -131,22 +153,26 @@ def test_planted_claims_are_caught(query: Occupancy, adjacency: Adjacency, less:
 
 
 def test_one_person_in_place_of_themselves_costs_less() -> None:
-    """Replaced by another event of the same person: 2, with keys 4. The claim covers other people in their place."""
+    """Replaced by another event of the same person: 2, with keys 4. The claim covers other people
+    in their place."""
     for query, most in ((Occupancy(), 2), (Occupancy(AB), 4), (Occupancy(max_events=2), 2)):
         found = 0.0
         for stream in product(places(query), repeat=4):
             for at, other in product(range(4), places(query)):
                 changed = [*stream[:at], other, *stream[at + 1 :]]
-                rows = [encoded(query, [[("u", where)] for where in one]) for one in (stream, changed)]
+                rows = [
+                    encoded(query, [[("u", where)] for where in one]) for one in (stream, changed)
+                ]
                 found = max(found, change_norm(*rows))
         assert found == most
 
 
-# -- one user ---------------------------------------------------------------------------------------------------------
+# -- one user --------------------------------------------------------------------------------------
 
 
 def histories(query: Occupancy, ticks: int, person: str) -> Iterator[list[Any]]:
-    """What one person may do: nothing, one event or two in each tick, as many as there are ticks and the cap in all."""
+    """What one person may do: nothing, one event or two in each tick, as many as there are ticks
+    and the cap in all."""
     quiet: list[Any] = [()]
     steps = quiet + [(one,) for one in places(query)] + list(product(places(query), repeat=2))
     most = query.parameters()["max_events"]
@@ -157,7 +183,9 @@ def histories(query: Occupancy, ticks: int, person: str) -> Iterator[list[Any]]:
 
 def unique_rows(query: Occupancy, ticks: int) -> list[Any]:
     """Every different change that one person can make."""
-    return [np.asarray(rows) for rows in {repr(r.tolist()): r for r in _rows(query, ticks)}.values()]
+    return [
+        np.asarray(rows) for rows in {repr(r.tolist()): r for r in _rows(query, ticks)}.values()
+    ]
 
 
 def _rows(query: Occupancy, ticks: int) -> Iterator[Any]:
@@ -165,14 +193,17 @@ def _rows(query: Occupancy, ticks: int) -> Iterator[Any]:
         yield encoded(query, history)
 
 
-CAPPED = [Occupancy(max_events=k) for k in (1, 2, 3, 4)] + [Occupancy(AB, max_events=k) for k in (1, 2, 3)]
+CAPPED = [Occupancy(max_events=k) for k in (1, 2, 3, 4)] + [
+    Occupancy(AB, max_events=k) for k in (1, 2, 3)
+]
 CAPPED += [Occupancy(["a"], max_events=2), Occupancy(["a", "b", "c"], max_events=2)]
 
 
 @pytest.mark.parametrize("adjacency", ["add-remove", "replace"])
 @pytest.mark.parametrize("query", CAPPED, ids=repr)
 def test_user_sensitivity_by_enumeration(query: Occupancy, adjacency: Adjacency) -> None:
-    """Everything that one person can do, against nothing or everything that another can do, on every factorization.
+    """Everything that one person can do, against nothing or everything that another can do, on
+    every factorization.
 
     Claims for Gram matrices that fall are reached on `fresh`; all others hold.
     """
@@ -185,7 +216,11 @@ def test_user_sensitivity_by_enumeration(query: Occupancy, adjacency: Adjacency)
     assert (positive**2 + negative**2).sum(axis=1).max() <= query.user_sensitivity(adjacency)
     assert np.abs(changes).sum(axis=(1, 2)).max() <= query.user_l1_sensitivity(adjacency)
     values = np.square(changes.cumsum(axis=1)).sum(axis=2).max()
-    assert values == query.user_sensitivity(adjacency, values=True) == (1 if plain or adjacency == "add-remove" else 2)
+    assert (
+        values
+        == query.user_sensitivity(adjacency, values=True)
+        == (1 if plain or adjacency == "add-remove" else 2)
+    )
     claim = query.user_sensitivity(adjacency, falling=True)
     n = most if plain else 2 * most - 1
     assert claim == (n if adjacency == "add-remove" else 4 * n - 2)
@@ -195,7 +230,9 @@ def test_user_sensitivity_by_enumeration(query: Occupancy, adjacency: Adjacency)
         worst = float(np.square(np.einsum("st,ptc->psc", R, changes)).sum(axis=(1, 2)).max())
         c2 = float(np.square(R).sum(axis=0).max())
         assert worst <= c2 * claim * (1 + 1e-9), name
-        if name == "fresh" and (adjacency == "add-remove" or most % 2 == 0 or not plain or most == 1):
+        if name == "fresh" and (
+            adjacency == "add-remove" or most % 2 == 0 or not plain or most == 1
+        ):
             assert worst == pytest.approx(claim)  # a claim that is smaller by one is beaten
         if name == "direct":
             assert worst <= ticks * values * (1 + 1e-9)
@@ -204,7 +241,8 @@ def test_user_sensitivity_by_enumeration(query: Occupancy, adjacency: Adjacency)
 @pytest.mark.parametrize("adjacency", ["add-remove", "replace"])
 @pytest.mark.parametrize("keys", [None, AB], ids=["one place", "moves"])
 def test_user_claims_are_reached(keys: Any, adjacency: Adjacency) -> None:
-    """Twenty events: the general claim by turns of one person, and the sum of changes; twice as much under replace."""
+    """Twenty events: the general claim by turns of one person, and the sum of changes; twice as
+    much under replace."""
     query = Occupancy(keys, max_events=20)
     here, there = ("in", "out") if keys is None else ("a", "b")
     turns = [[("u", where)] for where in [here, there] * 10]
@@ -213,18 +251,25 @@ def test_user_claims_are_reached(keys: Any, adjacency: Adjacency) -> None:
         other = np.zeros_like(one)
     else:  # the other person does the same, one tick later or in the other place
         later = [[], *([("w", where)] for where in [here, there] * 10)]
-        other = encoded(query, later if keys is None else [*[[("w", w)] for w in [there, here] * 10], []])
+        other = encoded(
+            query, later if keys is None else [*[[("w", w)] for w in [there, here] * 10], []]
+        )
     n = 20 if keys is None else 39
     assert np.square(one - other).sum() == (n if adjacency == "add-remove" else 4 * n - 2)
     assert query.user_sensitivity(adjacency, falling=True) == np.square(one - other).sum()
     assert np.abs(one - other).sum() == query.user_l1_sensitivity(adjacency)
     if adjacency == "add-remove":
-        assert change_norm(one, other) == query.user_sensitivity(adjacency) == (200 if keys is None else 381)
+        assert (
+            change_norm(one, other)
+            == query.user_sensitivity(adjacency)
+            == (200 if keys is None else 381)
+        )
 
 
 @pytest.mark.parametrize("keys", [None, AB], ids=["one place", "moves"])
 def test_one_period_under_a_cap_of_the_whole_stream(keys: Any) -> None:
-    """Whoever loses the events of a period has later ones counted in their place: more than a user who is absent."""
+    """Whoever loses the events of a period has later ones counted in their place: more than a user
+    who is absent."""
     query = Occupancy(keys, max_events=3)
     found = 0.0
     for events in product([(), *((one,) for one in places(query))], repeat=6):
@@ -236,7 +281,8 @@ def test_one_period_under_a_cap_of_the_whole_stream(keys: Any) -> None:
 
 
 def one_period(query: Occupancy, ticks: int, period: int, adjacency: Adjacency) -> Any:
-    """The changes of all neighbours that differ in one period of `u`: absent, or anything there under a new id.
+    """The changes of all neighbours that differ in one period of `u`: absent, or anything there
+    under a new id.
 
     The streams have no other events, which would cancel.
     """
@@ -246,7 +292,11 @@ def one_period(query: Occupancy, ticks: int, period: int, adjacency: Adjacency) 
         inside = range(begin, min(begin + period, ticks))
         theirs = [np.zeros((ticks, query.cells), np.int64)]
         if adjacency == "replace":
-            new = [one for one in histories(query, ticks, "w") if not any(one[:begin] + one[inside.stop :])]
+            new = [
+                one
+                for one in histories(query, ticks, "w")
+                if not any(one[:begin] + one[inside.stop :])
+            ]
             theirs = list(np.unique([encoded(query, one) for one in new], axis=0))
         changes = []
         for one in own:
@@ -257,7 +307,9 @@ def one_period(query: Occupancy, ticks: int, period: int, adjacency: Adjacency) 
     return np.unique(np.concatenate(found), axis=0)
 
 
-OF_PERIODS = [Occupancy(max_events=k) for k in (1, 2, 3)] + [Occupancy(AB, max_events=k) for k in (1, 2)]
+OF_PERIODS = [Occupancy(max_events=k) for k in (1, 2, 3)] + [
+    Occupancy(AB, max_events=k) for k in (1, 2)
+]
 
 
 @pytest.mark.parametrize("adjacency", ["add-remove", "replace"])
@@ -281,7 +333,9 @@ def test_one_period_by_enumeration(query: Occupancy, adjacency: Adjacency) -> No
     assert (positive**2 + negative**2).sum(axis=1).max() <= query.user_sensitivity(adjacency, True)
     if adjacency == "add-remove":
         return
-    assert values > query.user_sensitivity("replace", values=True), "planted: the claim of two histories"
+    assert values > query.user_sensitivity("replace", values=True), (
+        "planted: the claim of two histories"
+    )
     if query.parameters()["max_events"] == 1:  # four ticks are enough for the other claims
         assert apart > query.user_l1_sensitivity("replace")
         for name in ("fresh", "balanced", "binary-tree"):
@@ -289,13 +343,15 @@ def test_one_period_by_enumeration(query: Occupancy, adjacency: Adjacency) -> No
 
 
 def test_the_change_of_a_period_is_reached() -> None:
-    """All three histories change as often as they may, and the numbers inside differ by as much as they may."""
+    """All three histories change as often as they may, and the numbers inside differ by as much as
+    they may."""
     for keys, v2 in ((None, 4), (AB, 5)):
         query = Occupancy(keys, max_events=3)
         here, there = ("in", "out") if keys is None else ("a", "b")
         turns = [here, there, here]
         rows = np.zeros((9, query.cells), np.int64)
-        for sign, begin in ((1, 0), (-1, 3), (-1, 6)):  # with the period, the new id in it, without it
+        # with the period, the new id in it, without it
+        for sign, begin in ((1, 0), (-1, 3), (-1, 6)):
             ticks: list[Any] = [[] for _ in range(9)]
             ticks[begin : begin + 3] = [[("u", where)] for where in turns]
             rows += sign * encoded(query, ticks)
@@ -304,7 +360,11 @@ def test_the_change_of_a_period_is_reached() -> None:
         before = [[("u", "in" if keys is None else "b")], [("u", "out" if keys is None else "a")]]
         other = [before[0], [("w", before[0][0][1])]]
         inside = (encoded(free, before) - encoded(free, other)).cumsum(axis=0)
-        assert np.square(inside).sum(axis=1).max() == v2 == free.user_sensitivity("replace", True, values=True)
+        assert (
+            np.square(inside).sum(axis=1).max()
+            == v2
+            == free.user_sensitivity("replace", True, values=True)
+        )
 
 
 class HalfTheMoves(Occupancy):
@@ -363,7 +423,9 @@ def test_noise_is_calibrated_to_the_unit() -> None:
         (Occupancy(AB, max_events=3), USERS, 5),
         (Occupancy(AB, max_events=3), Budget(1.0, 1e-6, adjacency="replace", unit="user"), 18),
     ]:
-        assert Stream(query, budget, 16, "balanced").sigma == pytest.approx(c * np.sqrt(S), rel=1e-9)
+        assert Stream(query, budget, 16, "balanced").sigma == pytest.approx(
+            c * np.sqrt(S), rel=1e-9
+        )
     with pytest.raises(ParameterError, match="any number of events"):
         Stream(Occupancy(max_events=3), Budget(1.0, 1e-6, unit="user", max_events=3), 16)
 
@@ -376,7 +438,9 @@ def test_pure_noise_is_calibrated_to_the_unit() -> None:
         (Occupancy(max_events=7), "user", 7),
         (Occupancy(AB), "event", 4),
     ]:
-        assert Stream(query, Budget(0.1, 0.0, unit=unit), 16, tree).sigma == pytest.approx(l1 * one, rel=0.01)  # type: ignore[arg-type]
+        assert Stream(query, Budget(0.1, 0.0, unit=unit), 16, tree).sigma == pytest.approx(
+            l1 * one, rel=0.01
+        )  # type: ignore[arg-type]
 
 
 def test_twenty_changes_in_a_year_cost_a_fifth_of_the_square_rule() -> None:
@@ -384,24 +448,33 @@ def test_twenty_changes_in_a_year_cost_a_fifth_of_the_square_rule() -> None:
     best = {row.name: row.worst_std for row in found.rows}
     assert found.squared_sensitivity == 20
     assert best["balanced"] <= 50.5
-    square = plan(Budget(1.0, 1e-6, unit="user", max_events=20), 365, Count(), names=("balanced",)).rows[0].worst_std
+    square = (
+        plan(Budget(1.0, 1e-6, unit="user", max_events=20), 365, Count(), names=("balanced",))
+        .rows[0]
+        .worst_std
+    )
     assert square > 4.4 * best["balanced"]
-    assert Stream(Occupancy(max_events=20), USERS, 365).std([240])[0, 0] == pytest.approx(best["balanced"])
-    few = choose_engine(Occupancy(max_events=20), USERS, 24, None)  # few ticks: noise on the numbers themselves
+    assert Stream(Occupancy(max_events=20), USERS, 365).std([240])[0, 0] == pytest.approx(
+        best["balanced"]
+    )
+    # few ticks: noise on the numbers themselves
+    few = choose_engine(Occupancy(max_events=20), USERS, 24, None)
     assert few.name == "direct"
     free = plan(USERS, 365, Occupancy())
     assert [row.name for row in free.rows] == ["direct"]
     assert Stream(Occupancy(), USERS, 365).std([1])[0, 0] == pytest.approx(free.rows[0].worst_std)
 
 
-# -- streams ----------------------------------------------------------------------------------------------------------
+# -- streams ---------------------------------------------------------------------------------------
 
 
 def test_a_stream_goes_on_after_a_restart() -> None:
     query = Occupancy(AB, max_events=3)
     stream = Stream(query, USERS, 16)
     release = stream.step([("ann", "a")] * 2 + [("bob", "b")])
-    assert "everything under the id of any person (however many events that is)" in release.guarantee
+    assert (
+        "everything under the id of any person (however many events that is)" in release.guarantee
+    )
     blob = stream.snapshot()
     rest = [[("ann", "b"), ("bob", "out")], [("ann", "a"), ("cyd", "b")]]
     before = stream.run(rest)
@@ -413,7 +486,11 @@ def test_a_stream_goes_on_after_a_restart() -> None:
     assert np.array_equal(again.run(rest).rows, before.rows)
     state = query.encode(query.initial_state(), [("ann", "a"), ("bob", "b"), ("bob", "out")])[1]
     dumped = query.dump_state(state)
-    assert query.load_state(dumped) == state == {"inside": {"ann": "a"}, "events": {"ann": 1, "bob": 2}}
+    assert (
+        query.load_state(dumped)
+        == state
+        == {"inside": {"ann": "a"}, "events": {"ann": 1, "bob": 2}}
+    )
     query.encode(state, [("bob", "a")])
     assert dumped == {"inside": {"ann": "a"}, "events": {"ann": 1, "bob": 2}}
 
@@ -429,15 +506,30 @@ def test_a_refused_run_leaves_nobody_inside() -> None:
 def test_many_events_of_one_user_beyond_the_cap_are_ignored() -> None:
     ticks = [[("ann", "in"), ("ann", "out")] * 500 + [("ann", "in")]] * 4
     once = [[("ann", "in"), ("ann", "out"), ("ann", "in")], [], [], []]
-    rows = [smooth_stream(Occupancy(max_events=3), USERS, 4, seed=1).run(run).rows for run in (ticks, once)]
+    rows = [
+        smooth_stream(Occupancy(max_events=3), USERS, 4, seed=1).run(run).rows
+        for run in (ticks, once)
+    ]
     assert np.array_equal(rows[0], rows[1])
 
 
 @pytest.mark.parametrize("order", [False, True])
 def test_every_row_of_a_file_counts_in_its_order(order: bool, tmp_path: Path) -> None:
-    """A person comes, leaves and comes again within one tick: no row is a repetition that may be left out."""
-    rows = [("ann", "a"), ("ann", "out"), ("ann", "a"), ("bob", "b"), ("bob", "b"), ("bob", "out"), ("bob", "b")]
-    lines = [f"2026-01-01T00:{minute:02d}:00Z,{who},{key},{minute}" for minute, (who, key) in enumerate(rows)]
+    """A person comes, leaves and comes again within one tick: no row is a repetition that may be
+    left out."""
+    rows = [
+        ("ann", "a"),
+        ("ann", "out"),
+        ("ann", "a"),
+        ("bob", "b"),
+        ("bob", "b"),
+        ("bob", "out"),
+        ("bob", "b"),
+    ]
+    lines = [
+        f"2026-01-01T00:{minute:02d}:00Z,{who},{key},{minute}"
+        for minute, (who, key) in enumerate(rows)
+    ]
     if order:  # one time for all, in another order of lines
         lines = [line[:14] + "00" + line[16:] for line in lines][::-1]
     path, out = tmp_path / "events.csv", tmp_path / "out.csv"
@@ -455,7 +547,9 @@ def test_every_row_of_a_file_counts_in_its_order(order: bool, tmp_path: Path) ->
     }
     declaration = StreamDeclaration.from_dict(table)
     secret = Secret.from_hex("5a" * 32)
-    release_file(Job(str(path), declaration, str(out), declaration.schedule.start_of(2), secret=secret))
+    release_file(
+        Job(str(path), declaration, str(out), declaration.schedule.start_of(2), secret=secret)
+    )
     found = [float(line.split(",")[3]) for line in out.read_text("utf-8").splitlines()[1:3]]
     expected = declaration.build(secret=secret, replay=True).step(rows).values
     assert found == expected.tolist()

@@ -1,4 +1,5 @@
-"""PrefixQuery, the generators of neighbours, and the audit that refutes a sensitivity that is too small."""
+"""PrefixQuery, the generators of neighbours, and the audit that refutes a sensitivity that is too
+small."""
 
 from __future__ import annotations
 
@@ -57,7 +58,7 @@ EVENS = PrefixQuery(parity, 2, {"add-remove": 1, "replace": 2})
 RISES = PrefixQuery(ups_and_downs, 1, {"replace": 4}, state={"last": 0})
 
 
-# -- the query -------------------------------------------------------------------------------------------------
+# -- the query -------------------------------------------------------------------------------------
 
 
 def test_encoder_without_state() -> None:
@@ -80,7 +81,9 @@ def test_encoder_with_state_cannot_spoil_the_old_state() -> None:
     assert RISES.initial_state() == {"last": 0}
 
 
-@pytest.mark.parametrize("wrong", [[1], [[1, 2]], [0.5, 1], [float("nan"), 0], ["a", "b"], [2**60, 0], [1j, 0]])
+@pytest.mark.parametrize(
+    "wrong", [[1], [[1, 2]], [0.5, 1], [float("nan"), 0], ["a", "b"], [2**60, 0], [1j, 0]]
+)
 def test_what_the_encoder_returns_is_checked(wrong: Any) -> None:
     with pytest.raises(InputError, match="the encoder returned"):
         PrefixQuery(lambda events: wrong, 2, {"replace": 1}).encode(None, [])
@@ -93,7 +96,10 @@ def test_an_encoder_of_fractions_is_told_what_to_do() -> None:
 
 def test_whole_floats_and_booleans_are_taken() -> None:
     for vector in ([1.0, -2.0], np.array([True, False])):
-        assert PrefixQuery(lambda events, v=vector: v, 2, {"replace": 1}).encode(None, [])[0].dtype == np.int64
+        assert (
+            PrefixQuery(lambda events, v=vector: v, 2, {"replace": 1}).encode(None, [])[0].dtype
+            == np.int64
+        )
     with pytest.raises(InputError, match="next state"):
         PrefixQuery(lambda state, events: [1], 1, {"replace": 1}, state=0).encode(0, [])
 
@@ -114,7 +120,9 @@ def test_bad_parameters() -> None:
     ]
     for arguments in bad:
         with pytest.raises(ParameterError):
-            PrefixQuery(**{"encode": parity, "cells": 2, "sensitivity": {"replace": 2}, **arguments})
+            PrefixQuery(
+                **{"encode": parity, "cells": 2, "sensitivity": {"replace": 2}, **arguments}
+            )
     with pytest.raises(TooLarge):
         PrefixQuery(parity, 10**13, {"replace": 2})
     with pytest.raises(ParameterError, match="no sensitivity for 'add-remove'"):
@@ -176,8 +184,11 @@ NAMES = [
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_no_name_is_resolved_but_those_of_registered_encoders(encoders: dict[str, Any], name: str) -> None:
-    """By the constructor, by a declaration (HTTP, streams.toml), by a snapshot: loaded or not, the name is refused."""
+def test_no_name_is_resolved_but_those_of_registered_encoders(
+    encoders: dict[str, Any], name: str
+) -> None:
+    """By the constructor, by a declaration (HTTP, streams.toml), by a snapshot: loaded or not, the
+    name is refused."""
     assert "this" not in sys.modules
     parameters = {"encode": name, "cells": 1, "sensitivity": {"add-remove": 1}}
     with pytest.raises(ParameterError, match="no encoder is registered"):
@@ -185,14 +196,18 @@ def test_no_name_is_resolved_but_those_of_registered_encoders(encoders: dict[str
     table = {"name": "x", "query": {"name": "prefix", "parameters": parameters}}
     with pytest.raises(ParameterError, match="no encoder is registered"):
         StreamDeclaration.from_dict({**table, "budget": {"epsilon": 1, "delta": 1e-9}})
-    data = unpack(Stream(PrefixQuery(Holder.encode, 1, {"add-remove": 1}), Budget(1.0, 1e-9), 8).snapshot())
+    data = unpack(
+        Stream(PrefixQuery(Holder.encode, 1, {"add-remove": 1}), Budget(1.0, 1e-9), 8).snapshot()
+    )
     data["query"]["parameters"]["encode"] = name
     with pytest.raises(SnapshotError, match="no encoder is registered"):
         Stream.restore(pack(data))
     assert "this" not in sys.modules
 
 
-def test_snapshots_that_name_a_path_are_restored_once_that_path_is_registered(encoders: dict[str, Any]) -> None:
+def test_snapshots_that_name_a_path_are_restored_once_that_path_is_registered(
+    encoders: dict[str, Any],
+) -> None:
     stream = Stream(EVENS, Budget(1.0, 1e-9), 8)
     stream.step([1, 2])
     blob = stream.snapshot()
@@ -204,7 +219,7 @@ def test_snapshots_that_name_a_path_are_restored_once_that_path_is_registered(en
     assert np.array_equal(Stream.restore(blob).step([3]).values, expected)
 
 
-# -- neighbours and norms --------------------------------------------------------------------------------------
+# -- neighbours and norms --------------------------------------------------------------------------
 
 
 def test_all_neighbours_are_all() -> None:
@@ -214,7 +229,10 @@ def test_all_neighbours_are_all() -> None:
         crowded = list(all_neighbours("abc", 2, adjacency, per_tick=2))
         assert len(crowded) == count_pairs("abc", 2, adjacency, per_tick=2) == 3**4 * 4 * ways
     assert len(list(all_streams("ab", 3))) == 8
-    assert set(neighbours_of((("a",), ("b",)), "ab", "replace")) == {(("b",), ("b",)), (("a",), ("a",))}
+    assert set(neighbours_of((("a",), ("b",)), "ab", "replace")) == {
+        (("b",), ("b",)),
+        (("a",), ("a",)),
+    }
     assert set(neighbours_of((("a",), ("b",)), "ab", "add-remove")) == {((), ("b",)), (("a",), ())}
     assert set(neighbours_of((("a",),), "ab", "add-remove", noop=None)) == {((None,),)}
     assert set(neighbours_of((("a", "b"),), "ab", "add-remove", changed=2)) == {((),)}
@@ -255,11 +273,15 @@ def test_illegal_streams_are_no_neighbours() -> None:
     assert (worst.value, worst.pair, worst.tried) == (2.0, (((0,),), ((1,),)), 2)
 
 
-# -- attacks on declared sensitivities --------------------------------------------------------------------------
+# -- attacks on declared sensitivities -------------------------------------------------------------
 
 
-def audited(query: PrefixQuery | Substrings, events: Any, ticks: int, adjacency: Any, **rest: Any) -> SensitivityReport:
-    return audit_sensitivity(query, rest.pop("R", {}), adjacency, ticks, Universe(tuple(events), merge=False), **rest)
+def audited(
+    query: PrefixQuery | Substrings, events: Any, ticks: int, adjacency: Any, **rest: Any
+) -> SensitivityReport:
+    return audit_sensitivity(
+        query, rest.pop("R", {}), adjacency, ticks, Universe(tuple(events), merge=False), **rest
+    )
 
 
 def test_the_audit_accepts_what_is_true_and_is_exhaustive() -> None:
@@ -268,7 +290,8 @@ def test_the_audit_accepts_what_is_true_and_is_exhaustive() -> None:
         assert report.exhaustive
         assert report.holds
         assert report.norm == report.S == EVENS.squared_sensitivity(adjacency)
-        once = 1 if adjacency == "add-remove" else 2  # a replaced event makes each pair in two orders
+        # a replaced event makes each pair in two orders
+        once = 1 if adjacency == "add-remove" else 2
         assert report.pairs == count_pairs([1, 2, 3], 3, adjacency) // once
     assert audited(RISES, [1, 2, 3], 4, "replace").holds
 
@@ -287,8 +310,11 @@ def test_the_audit_catches_a_sensitivity_that_is_too_small() -> None:
 
 @pytest.mark.parametrize("adjacency", ["add-remove", "replace"])
 @pytest.mark.parametrize(("ticks", "per_tick"), [(3, 1), (2, 2), (1, 3)])
-def test_whole_ticks_are_searched_as_plain_loops_search_them(adjacency: Any, ticks: int, per_tick: int) -> None:
-    """Two events of one tick are not two ticks: an encoder that looks at the whole tick tells them apart."""
+def test_whole_ticks_are_searched_as_plain_loops_search_them(
+    adjacency: Any, ticks: int, per_tick: int
+) -> None:
+    """Two events of one tick are not two ticks: an encoder that looks at the whole tick tells them
+    apart."""
     events = [1, 2, 4]
 
     def looks_at_all(tick: Any) -> list[int]:
@@ -298,7 +324,9 @@ def test_whole_ticks_are_searched_as_plain_loops_search_them(adjacency: Any, tic
     report = audit_sensitivity(query, {}, adjacency, ticks, whole_ticks(events, per_tick))
     tick = [made for size in range(per_tick + 1) for made in itertools.product(events, repeat=size)]
     streams = itertools.product(tick, repeat=ticks)
-    pairs = ((stream, other) for stream in streams for other in neighbours_of(stream, events, adjacency))
+    pairs = (
+        (stream, other) for stream in streams for other in neighbours_of(stream, events, adjacency)
+    )
     assert report.exhaustive
     assert report.norm == worst_pair(query, pairs).value > 1
     assert report.pair is not None
@@ -308,16 +336,24 @@ def test_whole_ticks_are_searched_as_plain_loops_search_them(adjacency: Any, tic
 
 def test_events_that_look_alike_or_have_no_hash_are_told_apart() -> None:
     """Long arrays print the same; dicts and arrays are not hashable."""
-    query = PrefixQuery(lambda events: [int(sum(event["n"].sum() for event in events))], 1, {"replace": 1.0})
+    query = PrefixQuery(
+        lambda events: [int(sum(event["n"].sum() for event in events))], 1, {"replace": 1.0}
+    )
     spike = np.zeros(5000, int)
     spike[2500] = 50
-    report = audit_sensitivity(query, {}, "replace", 2, whole_ticks([{"n": np.zeros(5000, int)}, {"n": spike}]))
+    report = audit_sensitivity(
+        query, {}, "replace", 2, whole_ticks([{"n": np.zeros(5000, int)}, {"n": spike}])
+    )
     assert not report.holds
     assert report.norm == 2500
 
 
 def test_whole_ticks_need_events_and_are_not_too_many() -> None:
-    for events, per_tick, error in (([], 2, ParameterError), ([1], 0, ParameterError), (range(10), 20, TooLarge)):
+    for events, per_tick, error in (
+        ([], 2, ParameterError),
+        ([1], 0, ParameterError),
+        (range(10), 20, TooLarge),
+    ):
         with pytest.raises(error):
             whole_ticks(events, per_tick)
 
@@ -340,7 +376,11 @@ def test_the_audit_with_a_factorization() -> None:
     f = np.cumprod([1.0] + [(2 * k - 1) / (2 * k) for k in range(1, 6)])
     R = np.array([[f[i - j] if i >= j else 0.0 for j in range(6)] for i in range(6)])
     (finding,) = audited(EVENS, [1, 2], 6, "replace", R=R).findings
-    assert finding.found == pytest.approx(finding.claimed) == pytest.approx(2 * float(np.linalg.norm(R[:, 0])) ** 2)
+    assert (
+        finding.found
+        == pytest.approx(finding.claimed)
+        == pytest.approx(2 * float(np.linalg.norm(R[:, 0])) ** 2)
+    )
     wrong = PrefixQuery(parity, 2, {"replace": 1.9})
     assert not audited(wrong, [1, 2], 6, "replace", R=R).findings[0].holds
 
@@ -358,9 +398,18 @@ def test_a_state_that_a_snapshot_would_change_is_refused(state: Any) -> None:
     query = PrefixQuery(lambda old, events: ([0], state), 1, {"add-remove": 1.0}, state={"a": 1})
     with pytest.raises(InputError, match="JSON"):
         query.encode(query.initial_state(), [])
-    fine = PrefixQuery(lambda old, events: ([0], {"a": [1, 2.5, None, True]}), 1, {"add-remove": 1.0}, state={"a": 1})
+    fine = PrefixQuery(
+        lambda old, events: ([0], {"a": [1, 2.5, None, True]}),
+        1,
+        {"add-remove": 1.0},
+        state={"a": 1},
+    )
     assert fine.encode(fine.initial_state(), [])[1] == {"a": [1, 2.5, None, True]}
-    nothing = PrefixQuery(lambda old, events: ([int(old is None)], None), 1, {"add-remove": 1.0}, state="new")
+    nothing = PrefixQuery(
+        lambda old, events: ([int(old is None)], None), 1, {"add-remove": 1.0}, state="new"
+    )
     row, state = nothing.encode("new", [])
     assert (row.tolist(), state) == ([0], None)
-    assert nothing.encode(state, [])[0].tolist() == [1], "null is a JSON value, and the encoder still has a state"
+    assert nothing.encode(state, [])[0].tolist() == [1], (
+        "null is a JSON value, and the encoder still has a state"
+    )

@@ -30,7 +30,9 @@ def test_bins() -> None:
     assert Quantiles(0, 1, 4, [0, 3, 1]).cells == 6
 
 
-@pytest.mark.parametrize("events", [[4], [-1.01], [math.nan], [math.inf], ["1"], [True], [None], [[1]], 1, "1", {1: 2}])
+@pytest.mark.parametrize(
+    "events", [[4], [-1.01], [math.nan], [math.inf], ["1"], [True], [None], [[1]], 1, "1", {1: 2}]
+)
 def test_bad_events(events: Any) -> None:
     with pytest.raises(InputError):
         Quantiles(-1, 3, 4).encode(None, events)
@@ -55,7 +57,9 @@ def test_bad_parameters(bad: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("adjacency", ["add-remove", "replace"])
-@pytest.mark.parametrize("query", [Quantiles(0, 1, 2), Quantiles(0, 1, 4), Quantiles(0, 1, 4, [3, 0, 2])], ids=repr)
+@pytest.mark.parametrize(
+    "query", [Quantiles(0, 1, 2), Quantiles(0, 1, 4), Quantiles(0, 1, 4, [3, 0, 2])], ids=repr
+)
 def test_sensitivity_is_the_exact_maximum(query: Quantiles, adjacency: Adjacency) -> None:
     report = audit_sensitivity(query, np.eye(3), adjacency, 3)
     assert report.exhaustive
@@ -64,13 +68,17 @@ def test_sensitivity_is_the_exact_maximum(query: Quantiles, adjacency: Adjacency
     assert not audit_sensitivity(query, np.eye(3), adjacency, 3, claimed=1).holds
 
 
-@pytest.mark.parametrize("query", [Quantiles(0, 1, 2), Quantiles(0, 1, 16), Quantiles(0, 1, 8, [0, 2, 1, 3])], ids=repr)
+@pytest.mark.parametrize(
+    "query", [Quantiles(0, 1, 2), Quantiles(0, 1, 16), Quantiles(0, 1, 8, [0, 2, 1, 3])], ids=repr
+)
 def test_covariance_and_reach_against_the_dense_map(query: Quantiles) -> None:
     rows = query.decode_run(1, np.eye(query.cells)).T
     assert np.allclose(query.publishing.joint(range(query.bins)), rows @ rows.T, atol=1e-12)
     assert np.allclose(query.publishing.norms(), np.linalg.norm(rows, axis=1), atol=1e-12)
     for q in (0.25, 0.9):
-        assert np.allclose(query.norms_against(q), np.linalg.norm(rows - q * rows[-1], axis=1), atol=1e-12)
+        assert np.allclose(
+            query.norms_against(q), np.linalg.norm(rows - q * rows[-1], axis=1), atol=1e-12
+        )
     assert np.all(query.publishing.roundings() >= np.abs(rows).sum(axis=1) - 1e-12)
 
 
@@ -80,7 +88,8 @@ def true_quantile(values: np.ndarray, q: float) -> float:
 
 
 def coverage(number: int, q: float, budget: Budget, factor: float = 1.0) -> dict[float, float]:
-    """How often intervals at the last tick hold the truth, by level; `factor` scales the noise behind their back.
+    """How often intervals at the last tick hold the truth, by level; `factor` scales the noise
+    behind their back.
 
     4,000 streams: eight sets of data, 500 times the noise of the library's own generator.
     """
@@ -92,7 +101,10 @@ def coverage(number: int, q: float, budget: Budget, factor: float = 1.0) -> dict
     for seed in range(8):
         generator = np.random.default_rng(seed)
         ticks = [generator.normal(40, 12, number).clip(0, 100) for _ in range(4)]
-        sums = query.encode_run(None, ticks)[0].sum(axis=0) + noise[seed * streams : (seed + 1) * streams]
+        sums = (
+            query.encode_run(None, ticks)[0].sum(axis=0)
+            + noise[seed * streams : (seed + 1) * streams]
+        )
         many = replace(view, first=np.ones_like(last), last=last, values=query.decode_run(1, sums))
         truth = true_quantile(np.concatenate(ticks), q)
         for level in held:
@@ -110,7 +122,8 @@ def coverage(number: int, q: float, budget: Budget, factor: float = 1.0) -> dict
     ),
 )
 def test_intervals_hold_as_often_as_they_say(number: int, q: float, delta: float) -> None:
-    """More often where a bin is wide compared with the interval: the truth is missed only with its whole bin."""
+    """More often where a bin is wide compared with the interval: the truth is missed only with its
+    whole bin."""
     for level, held in coverage(number, q, Budget(1.0, delta)).items():
         assert held >= level - 0.01
 

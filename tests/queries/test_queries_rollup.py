@@ -1,4 +1,5 @@
-"""Rollup: encoding, refusals, exact sensitivity by enumeration, published noise, errors against a plain histogram."""
+"""Rollup: encoding, refusals, exact sensitivity by enumeration, published noise, errors against a
+plain histogram."""
 
 from __future__ import annotations
 
@@ -27,7 +28,17 @@ PATHS = [("T", "I"), ("S", "G"), ("T", "K"), ("S", "L"), ("W", "W")]
 def test_labels_and_order() -> None:
     query = Rollup(PATHS)
     assert query.labels == ("total", "T", "S", "W", "T / I", "T / K", "S / G", "S / L", "W / W")
-    assert query.encode(None, [["T", "K"], ("W", "W"), ("T", "K")])[0].tolist() == [3, 2, 0, 1, 0, 2, 0, 0, 1]
+    assert query.encode(None, [["T", "K"], ("W", "W"), ("T", "K")])[0].tolist() == [
+        3,
+        2,
+        0,
+        1,
+        0,
+        2,
+        0,
+        0,
+        1,
+    ]
     assert query.encode(None, [])[0].tolist() == [0] * 9
     other = Rollup(PATHS, weights=[0, 2, 1], unknown="other")
     assert other.labels[4] == "other"
@@ -83,7 +94,9 @@ def test_other_is_the_last_leaf_as_row_keys_promise() -> None:
         Rollup([("other", "x"), ("b", "y")], unknown="other")
 
 
-@pytest.mark.parametrize("event", [("T", "?"), ("T",), "TI", ("T", 1), None, ("T", "I", "I"), {"T": "I"}])
+@pytest.mark.parametrize(
+    "event", [("T", "?"), ("T",), "TI", ("T", 1), None, ("T", "I", "I"), {"T": "I"}]
+)
 def test_bad_events_are_named(event: Any) -> None:
     with pytest.raises(InputError, match=r"event 1 "):
         Rollup(PATHS).encode(None, [("T", "I"), event])
@@ -107,7 +120,8 @@ SHAPES = [
 @pytest.mark.parametrize("adjacency", ["add-remove", "replace"])
 @pytest.mark.parametrize("query", SHAPES, ids=repr)
 def test_sensitivity_is_the_exact_maximum(query: Rollup, adjacency: Adjacency) -> None:
-    """Every pair of neighbours over all leaves: the largest Σ(P²+N²) is S, so S can neither rise nor fall."""
+    """Every pair of neighbours over all leaves: the largest Σ(P²+N²) is S, so S can neither rise
+    nor fall."""
     every = ["a", "b", "c", "x", "only", "T", "S", "I", "G", "K", "L"]
     names = ["a", "x", "other"] if query.parameters()["unknown"] == "other" else every
     known = [event for event in product(names, repeat=query.depth) if _legal(query, event)]
@@ -167,7 +181,8 @@ def test_exact_noise_adds_up_at_every_tick_and_survives_a_snapshot() -> None:
 
 
 def test_national_total_of_400_counties() -> None:
-    """At one budget the total has at most a fifth of the std that 400 counties of a histogram add up to."""
+    """At one budget the total has at most a fifth of the std that 400 counties of a histogram add
+    up to."""
     paths = [(f"state {i % 16}", f"county {i}") for i in range(400)]
     query, plain = Rollup(paths), Histogram([f"county {i}" for i in range(400)])
     horizon = 365
@@ -200,7 +215,9 @@ def test_docs_state_what_the_example_prints() -> None:
     from counties import report
 
     found = report()
-    text = " ".join((Path(__file__).parents[2] / "docs" / "queries" / "groups.md").read_text("utf-8").split())
+    text = " ".join(
+        (Path(__file__).parents[2] / "docs" / "queries" / "groups.md").read_text("utf-8").split()
+    )
     total = re.search(r"total: histogram / rollup = ([\d.]+)", found)
     county = re.search(r"county:  rollup / histogram = ([\d.]+)", found)
     assert total is not None

@@ -1,4 +1,5 @@
-"""Substrings: the encoder against a plain count, the sensitivity by enumeration, the exact Δ² against brute force."""
+"""Substrings: the encoder against a plain count, the sensitivity by enumeration, the exact Δ²
+against brute force."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ def square_root(ticks: int) -> np.ndarray:
     return np.array([[f[i - j] if i >= j else 0.0 for j in range(ticks)] for i in range(ticks)])
 
 
-# -- the encoder -----------------------------------------------------------------------------------------------
+# -- the encoder -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -45,7 +46,9 @@ def test_running_sums_are_plain_counts_whatever_the_ticks(seed: int) -> None:
 @pytest.mark.parametrize("longest", [1, 2, 4])
 def test_a_run_equals_its_ticks(longest: int) -> None:
     draw = random.Random(longest)
-    ticks = [[draw.choice([0, 1, 2, None]) for _ in range(draw.choice([0, 1, 1, 3]))] for _ in range(30)]
+    ticks = [
+        [draw.choice([0, 1, 2, None]) for _ in range(draw.choice([0, 1, 1, 3]))] for _ in range(30)
+    ]
     query = Substrings(3, longest)
     state = query.encode(query.initial_state(), [2, 1])[1]
     rows, run_state = query.encode_run(list(state), ticks)
@@ -62,7 +65,14 @@ def test_labels_and_cells_agree() -> None:
     for cell, word in enumerate(query.labels):
         assert query.encode([], word)[0][cell] >= 1
     assert Substrings(26, 3).cells == 18_278
-    assert Substrings(["up", "down"], 2).labels == ("up", "down", "up up", "up down", "down up", "down down")
+    assert Substrings(["up", "down"], 2).labels == (
+        "up",
+        "down",
+        "up up",
+        "up down",
+        "down up",
+        "down down",
+    )
 
 
 def test_a_bad_letter_is_named_and_changes_nothing() -> None:
@@ -102,15 +112,18 @@ def test_identity() -> None:
     assert Substrings("ab", 3) != Substrings("ab", 2)
 
 
-# -- sensitivity -----------------------------------------------------------------------------------------------
+# -- sensitivity -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("letters", "ticks", "longest"), [(1, 5, 3), (2, 5, 1), (2, 7, 2), (3, 5, 2), (2, 8, 3)])
+@pytest.mark.parametrize(
+    ("letters", "ticks", "longest"), [(1, 5, 3), (2, 5, 1), (2, 7, 2), (3, 5, 2), (2, 8, 3)]
+)
 def test_sensitivity_by_enumeration(letters: int, ticks: int, longest: int) -> None:
     query = Substrings(letters, longest)
     universe = list(range(letters))
     add_remove = query.squared_sensitivity("add-remove")
-    # a removed letter that leaves its place empty attains S; one whose neighbours join stays below it
+    # a removed letter that leaves its place empty attains S; one whose neighbours join stays below
+    # it
     hole = worst_pair(query, all_neighbours(universe, ticks, "add-remove", noop=None)).value
     joined = worst_pair(query, all_neighbours(universe, ticks, "add-remove", noop=ABSENT)).value
     assert hole == add_remove == sum(k * k for k in range(1, longest + 1))
@@ -118,12 +131,17 @@ def test_sensitivity_by_enumeration(letters: int, ticks: int, longest: int) -> N
     if letters > 1:
         assert joined == sum(k * k - k + 1 for k in range(1, longest + 1))
         replace = worst_pair(query, all_neighbours(universe, ticks, "replace")).value
-        assert replace == query.squared_sensitivity("replace") == sum(k * k + k for k in range(1, longest + 1))
+        assert (
+            replace
+            == query.squared_sensitivity("replace")
+            == sum(k * k + k for k in range(1, longest + 1))
+        )
 
 
 @pytest.mark.parametrize("weights", [(1, 2, 5), (5, 2, 1)])
 def test_weighted_sensitivity_by_enumeration(weights: tuple[int, ...]) -> None:
-    """All streams of 6 letters over two, all neighbours: Σ w²(P²+N²) reaches the claim and never exceeds it."""
+    """All streams of 6 letters over two, all neighbours: Σ w²(P²+N²) reaches the claim and never
+    exceeds it."""
     query = Substrings(2, 3, weights)
     for adjacency in ("replace", "add-remove"):
         found = worst_pair(query, all_neighbours(range(2), 6, adjacency, noop=None)).value
@@ -158,7 +176,8 @@ def test_holes_and_crowded_ticks_stay_below_the_sensitivity() -> None:
 
 
 def test_the_papers_value_is_beaten() -> None:
-    """The paper claims ℓ² for neighbours that differ in one letter: 8 > 4 at ℓ=2; and 5 > 4 for a removed letter."""
+    """The paper claims ℓ² for neighbours that differ in one letter: 8 > 4 at ℓ=2; and 5 > 4 for a
+    removed letter."""
     query = Substrings("ab", 2)
     assert worst_pair(query, all_neighbours("ab", 3, "replace")).value == 8 > 2**2
     assert worst_pair(query, all_neighbours("ab", 3, "add-remove", noop=None)).value == 5 > 2**2
@@ -170,7 +189,9 @@ def test_the_papers_value_is_beaten() -> None:
     ("letters", "ticks", "longest", "known"),
     [(2, 9, 2, 12.3429), (2, 9, 3, 27.1789), (2, 9, 4, 47.2094), (3, 7, 3, 24.5502)],
 )
-def test_exact_sensitivity_matches_brute_force(letters: int, ticks: int, longest: int, known: float) -> None:
+def test_exact_sensitivity_matches_brute_force(
+    letters: int, ticks: int, longest: int, known: float
+) -> None:
     query, R = Substrings(letters, longest), square_root(ticks)
     G = R.T @ R
     exact = exact_substring_sensitivity(query, G)

@@ -1,4 +1,5 @@
-"""Selected keys: intervals that hold although the keys were selected, and confidences that mean what they say."""
+"""Selected keys: intervals that hold although the keys were selected, and confidences that mean
+what they say."""
 
 from __future__ import annotations
 
@@ -11,15 +12,25 @@ from evercount._validate import FloatArray
 from evercount.errors import ParameterError
 from evercount.graphs import DegreeHistogram
 from evercount.queries import Query
-from evercount.queries.publishing import CellErrors, RankErrors, range_tail, supported_keys, top_keys
+from evercount.queries.publishing import (
+    CellErrors,
+    RankErrors,
+    range_tail,
+    supported_keys,
+    top_keys,
+)
 from evercount.words import Substrings
 from many_streams import least_share, noise_of, published, smooth_stream
 
 STREAMS = 8_000
 
 
-def errors(cells: int, std: float = 1.0, independent: bool = True, pure: bool = False) -> RankErrors:
-    return RankErrors(CellErrors(np.full((1, cells), std), np.zeros((1, cells)), pure), cells, independent)
+def errors(
+    cells: int, std: float = 1.0, independent: bool = True, pure: bool = False
+) -> RankErrors:
+    return RankErrors(
+        CellErrors(np.full((1, cells), std), np.zeros((1, cells)), pure), cells, independent
+    )
 
 
 def test_top_picks_the_largest() -> None:
@@ -51,8 +62,11 @@ def test_top_values_obey_the_simultaneous_bound() -> None:
     assert beaten_per_cell > 20
 
 
-def selected(true: FloatArray, std: float, k: int, seed: int) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Many releases: which cells were selected, their values, and the gap to the best one that was not."""
+def selected(
+    true: FloatArray, std: float, k: int, seed: int
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Many releases: which cells were selected, their values, and the gap to the best one that was
+    not."""
     values = true + np.random.default_rng(seed).normal(0, std, (STREAMS, len(true)))
     order = np.argsort(-values, axis=1, kind="stable")
     chosen = np.take_along_axis(values, order[:, :k], axis=1)
@@ -62,7 +76,8 @@ def selected(true: FloatArray, std: float, k: int, seed: int) -> tuple[FloatArra
 
 @pytest.mark.parametrize("spread", [0.0, 1.0, 20.0])
 def test_selected_intervals_hold_at_once(spread: float) -> None:
-    """8,000 releases of 200 keys, 10 selected: all ten intervals hold in ≥ 94 % of them; per-cell intervals do not."""
+    """8,000 releases of 200 keys, 10 selected: all ten intervals hold in ≥ 94 % of them; per-cell
+    intervals do not."""
     true = np.round(spread * np.sort(np.random.default_rng(1).exponential(size=200)))
     cells, values, _ = selected(true, 3.0, 10, 2)
     off = np.abs(values - true[cells])
@@ -76,9 +91,12 @@ def test_selected_intervals_hold_at_once(spread: float) -> None:
         assert np.mean(off <= naive) < 0.6, "the intervals that were stated before"
 
 
-@pytest.mark.parametrize(("keys", "k", "gap"), [(50, 5, 1.0), (50, 1, 6.0), (300, 10, 8.0), (8, 3, 2.0)])
+@pytest.mark.parametrize(
+    ("keys", "k", "gap"), [(50, 5, 1.0), (50, 1, 6.0), (300, 10, 8.0), (8, 3, 2.0)]
+)
 def test_confident_keys_belong_to_the_top(keys: int, k: int, gap: float) -> None:
-    """For every c: some key of confidence ≥ c is wrong in at most 1 − c of 8,000 releases, up to 4 standard errors."""
+    """For every c: some key of confidence ≥ c is wrong in at most 1 − c of 8,000 releases, up to 4
+    standard errors."""
     true = np.where(np.arange(keys) < k, gap, 0.0)
     cells, _, apart = selected(true, 1.0, k, keys)
     grid = np.linspace(0, 12, 600)
@@ -98,7 +116,9 @@ def test_confident_keys_belong_to_the_top(keys: int, k: int, gap: float) -> None
 def test_the_range_of_normals() -> None:
     for numbers in (2, 3, 10, 60):
         for apart in (0.5, 2.0, 4.0, 6.0):
-            assert range_tail(numbers, apart) == pytest.approx(studentized_range.sf(apart, numbers, np.inf), abs=1e-6)
+            assert range_tail(numbers, apart) == pytest.approx(
+                studentized_range.sf(apart, numbers, np.inf), abs=1e-6
+            )
     assert range_tail(5, 0.0) == range_tail(5, -1.0) == 1.0
     assert 0 < range_tail(10**6, 13.0) < 0.01
 
@@ -121,10 +141,13 @@ def test_releases_state_them() -> None:
 
 
 def test_other_kinds_of_noise_use_the_union_bound() -> None:
-    """Laplace noise, running maxima, and numbers that share noise: wider, never the law of independent normals."""
+    """Laplace noise, running maxima, and numbers that share noise: wider, never the law of
+    independent normals."""
     events = ["a"] * 60 + ["b"] * 30
     pure = Stream(TopK(["a", "b", "c"], k=1), Budget(1.0, 0.0), 4).step(events)
-    highest = Stream(TopK(["a", "b", "c"], k=1), Budget(4.0, 1e-6), 4, postprocess=["monotone"]).step(events)
+    highest = Stream(
+        TopK(["a", "b", "c"], k=1), Budget(4.0, 1e-6), 4, postprocess=["monotone"]
+    ).step(events)
     degrees = Stream(DegreeHistogram(40, max_degree=3), Budget(4.0, 1e-6), 4).step([(0, 1)])
     for release in (pure, highest, degrees):
         assert not release._run._rank_errors.independent
@@ -134,12 +157,15 @@ def test_other_kinds_of_noise_use_the_union_bound() -> None:
 
 
 def test_confidence_under_laplace_noise() -> None:
-    """4,000 draws of Laplace noise, two equal keys of ten: a winner is confident at 0.8 in at most 20 %."""
+    """4,000 draws of Laplace noise, two equal keys of ten: a winner is confident at 0.8 in at most
+    20 %."""
     rng = np.random.default_rng(3)
     wrong = 0
     for row in rng.laplace(0, 1 / np.sqrt(2), (4_000, 10)):
         row[1] += 6
-        key = top_keys([str(i) for i in range(10)], row, errors(10, pure=True, independent=False), 1, 0.95)[0]
+        key = top_keys(
+            [str(i) for i in range(10)], row, errors(10, pure=True, independent=False), 1, 0.95
+        )[0]
         wrong += key.key != "1" and key.confidence >= 0.8
     assert wrong <= 0.2 * 4_000
 
@@ -150,39 +176,53 @@ def test_confidence_under_laplace_noise() -> None:
         (TopK(40, 5), Budget(0.2, 1e-6)),
         (TopK(40, 5), Budget(0.2, 0.0)),
         (DegreeHistogram(30, max_degree=6), Budget(0.2, 1e-6)),
-        (Rollup([(f"state {i}", f"county {j}") for i in range(5) for j in range(4)]), Budget(0.2, 0.0)),
+        (
+            Rollup([(f"state {i}", f"county {j}") for i in range(5) for j in range(4)]),
+            Budget(0.2, 0.0),
+        ),
     ],
     ids=["normal", "pure", "shared noise", "shared pure noise"],
 )
 def test_selected_intervals_of_streams_hold_at_once(query: Query, budget: Budget) -> None:
-    """4,000 streams: 5 selected numbers in ≥ 95 % less 4 standard errors; intervals of single numbers do not hold."""
+    """4,000 streams: 5 selected numbers in ≥ 95 % less 4 standard errors; intervals of single
+    numbers do not hold."""
     streams, level, k = 4_000, 0.95, 5
     stream = smooth_stream(query, budget, 4, "balanced" if budget.delta else None, seed=1)
     releases = stream.run([[]] * 4)
-    noise = published(query, noise_of(stream, streams, 4))[-1] - published(query, np.zeros((1, 1, query.cells)))[-1]
+    noise = (
+        published(query, noise_of(stream, streams, 4))[-1]
+        - published(query, np.zeros((1, 1, query.cells)))[-1]
+    )
     order = np.argsort(-noise, axis=1, kind="stable")[:, :k]
     off = np.abs(np.take_along_axis(noise, order, axis=1))
     top = releases[-1].top(query.outputs, level)
     half = np.empty(query.outputs)
-    half[[list(query.labels).index(key.key) for key in top]] = [(key.high - key.low) / 2 for key in top]
+    half[[list(query.labels).index(key.key) for key in top]] = [
+        (key.high - key.low) / 2 for key in top
+    ]
     least = least_share(level, streams)
     assert np.mean((off <= half[order]).all(axis=1)) >= least
     assert np.mean((np.abs(noise) <= half).all(axis=1)) >= least
     if query.cells == query.outputs and budget.delta:
-        assert np.mean((np.abs(noise) <= 0.9 * half).all(axis=1)) < least, "planted: 10 % too narrow"
+        assert np.mean((np.abs(noise) <= 0.9 * half).all(axis=1)) < least, (
+            "planted: 10 % too narrow"
+        )
     single = releases._symmetric(level)[-1]
     assert np.mean((off <= single[order]).all(axis=1)) < least
 
 
 def test_supported_keys_have_occurred() -> None:
-    """8,000 releases of 500 keys of which 20 occur: some listed key never occurred in at most 5 % of them."""
+    """8,000 releases of 500 keys of which 20 occur: some listed key never occurred in at most 5 %
+    of them."""
     true = np.where(np.arange(500) < 20, np.linspace(200, 30, 500), 0.0)
     values = true + np.random.default_rng(6).normal(0, 5.0, (STREAMS, 500))
     wide = errors(500, 5.0)
     threshold = float(wide.cells.half(0.95, 500)[0, 0])
     wrong = (values > threshold)[:, 20:].any(axis=1)
     assert wrong.mean() <= 0.05
-    assert (values > 1.96 * 5.0)[:, 20:].any(axis=1).mean() > 0.9, "a threshold for one key lists keys that never came"
+    assert (values > 1.96 * 5.0)[:, 20:].any(axis=1).mean() > 0.9, (
+        "a threshold for one key lists keys that never came"
+    )
     labels = [str(i) for i in range(500)]
     for row in values[:50]:
         listed = supported_keys(labels, row, wide, None, 0.95)
@@ -192,7 +232,8 @@ def test_supported_keys_have_occurred() -> None:
 
 
 def test_support_filter_of_words() -> None:
-    """10^5 letters of a skewed alphabet of 26 in 50 ticks: the filter leaves a fifth of the total error."""
+    """10^5 letters of a skewed alphabet of 26 in 50 ticks: the filter leaves a fifth of the total
+    error."""
     rng = np.random.default_rng(1)
     alphabet = "abcdefghijklmnopqrstuvwxyz"
     query = Substrings(alphabet, 3)

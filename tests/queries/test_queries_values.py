@@ -1,4 +1,5 @@
-"""Values: how far graphs that differ in one update are apart, mixed streams, and the noise that is made for that."""
+"""Values: how far graphs that differ in one update are apart, mixed streams, and the noise that is
+made for that."""
 
 from __future__ import annotations
 
@@ -72,16 +73,21 @@ def all_values(query: GraphQuery, n: int) -> FloatArray:
 
 
 @pytest.mark.parametrize("n", [4, 5])
-@pytest.mark.parametrize("number", range(len(mixed_queries(5))), ids=lambda i: mixed_queries(5)[i].name)
+@pytest.mark.parametrize(
+    "number", range(len(mixed_queries(5))), ids=lambda i: mixed_queries(5)[i].name
+)
 def test_all_graphs_that_differ_in_two_edges(number: int, n: int) -> None:
-    """Every graph on n vertices and every pair of edges: the three claims hold, and are reached where they can be."""
+    """Every graph on n vertices and every pair of edges: the three claims hold, and are reached
+    where they can be."""
     query = mixed_queries(n)[number]
     values, pairs = all_values(query, n), n * (n - 1) // 2
     reach, graphs = query._value_change_bound(), np.arange(len(values))
     found = [0.0, 0.0, 0.0]
     for e in range(pairs):
         without = graphs[(graphs >> e & 1) == 0]
-        found[0] = max(found[0], float(np.square(values[without | 1 << e] - values[without]).sum(axis=1).max()))
+        found[0] = max(
+            found[0], float(np.square(values[without | 1 << e] - values[without]).sum(axis=1).max())
+        )
         for f in range(pairs):
             base = without[(without >> f & 1) == 0]
             if e != f:
@@ -110,7 +116,8 @@ def test_spanning_forests_that_differ_in_two_edges(W: int) -> None:
             continue
         e, f = ((*edge, draw.randint(1, W)) for edge in draw.sample(free, 2))
         base, one, two = (
-            int(query.encode(query.initial_state(), tick)[0][0]) for tick in (chosen, [*chosen, e], [*chosen, f])
+            int(query.encode(query.initial_state(), tick)[0][0])
+            for tick in (chosen, [*chosen, e], [*chosen, f])
         )
         found = [max(found[0], (one - base) ** 2), max(found[1], (one - two) ** 2)]
     assert found[0] == query._value_change_bound().one
@@ -118,9 +125,11 @@ def test_spanning_forests_that_differ_in_two_edges(W: int) -> None:
 
 
 def neighbours_apart(query: GraphQuery, events: list[Any], length: int) -> dict[Adjacency, float]:
-    """The largest Σ over cells of squared differences of values at a tick, over all pairs of streams."""
+    """The largest Σ over cells of squared differences of values at a tick, over all pairs of
+    streams."""
     ticks: list[list[Any]] = [[], *([event] for event in events)]
-    sums = np.full((*[len(ticks)] * length, length, query.cells), np.nan)  # NaN: the stream is refused
+    # NaN: the stream is refused
+    sums = np.full((*[len(ticks)] * length, length, query.cells), np.nan)
 
     def fill(begun: tuple[int, ...], state: Any, total: Any) -> None:
         """All streams that begin with these ticks."""
@@ -146,7 +155,9 @@ def neighbours_apart(query: GraphQuery, events: list[Any], length: int) -> dict[
     return {"add-remove": removed, "replace": replaced}
 
 
-@pytest.mark.parametrize("number", range(len(mixed_queries(4))), ids=lambda i: mixed_queries(4)[i].name)
+@pytest.mark.parametrize(
+    "number", range(len(mixed_queries(4))), ids=lambda i: mixed_queries(4)[i].name
+)
 def test_no_mixed_streams_beat_the_claim(number: int) -> None:
     """All streams of 3 updates on 4 vertices, from an empty start and from a public path."""
     for start in ((), ((0, 1), (1, 2), (2, 3))):
@@ -160,7 +171,10 @@ def test_no_mixed_streams_beat_the_claim(number: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", soak_but(["insert", "ignore-absent"], ["insert", "delete", "ignore-duplicates", "ignore-absent"])
+    "kind",
+    soak_but(
+        ["insert", "ignore-absent"], ["insert", "delete", "ignore-duplicates", "ignore-absent"]
+    ),
 )
 def test_no_other_streams_beat_the_claim(kind: Any) -> None:
     path = [(0, 1), (0, 2), (1, 2), (2, 3), (0, 3)]
@@ -196,17 +210,24 @@ def test_a_claim_that_is_too_small_is_caught() -> None:
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
 @pytest.mark.parametrize("kind", ["insert", "delete", "ignore-duplicates", "ignore-absent"])
 def test_new_queries_keep_their_claims_for_increments(kind: Any, adjacency: Adjacency) -> None:
-    """All streams of up to 3 updates; of 4 without a matrix in test_queries_graphs_sensitivity.py."""
+    """All streams of up to 3 updates; of 4 without a matrix in
+    test_queries_graphs_sensitivity.py."""
     square = [(0, 1), (1, 2), (2, 3), (0, 3), (0, 2)]
     start = {"initial_edges": square} if kind in ("delete", "ignore-absent") else {}
-    matrices = {name: factorization(name, 4).dense(4)[1] for name in ("balanced", "fresh", "direct")}
-    for query in (MinDegree(4, kind, **start), MinCut(4, kind, **start), DegreeSequence(4, kind, **start)):
+    matrices = {
+        name: factorization(name, 4).dense(4)[1] for name in ("balanced", "fresh", "direct")
+    }
+    for query in (
+        MinDegree(4, kind, **start),
+        MinCut(4, kind, **start),
+        DegreeSequence(4, kind, **start),
+    ):
         assert audit_sensitivity(query, matrices, adjacency, 4, steps=3, budget=20_000).holds
     projected = MinDegree(4, max_degree=2, enforce_degree=True)
     assert audit_sensitivity(projected, matrices, adjacency, 4, steps=3, budget=20_000).holds
 
 
-# -- what the values are ---------------------------------------------------------------------------------------------
+# -- what the values are ---------------------------------------------------------------------------
 
 
 def oracle(query: GraphQuery, graph: Any) -> list[float]:
@@ -235,9 +256,12 @@ def oracle(query: GraphQuery, graph: Any) -> list[float]:
     raise AssertionError(query.name)
 
 
-@pytest.mark.parametrize("number", range(len(mixed_queries(7))), ids=lambda i: mixed_queries(7)[i].name)
+@pytest.mark.parametrize(
+    "number", range(len(mixed_queries(7))), ids=lambda i: mixed_queries(7)[i].name
+)
 def test_mixed_streams_count_what_they_say(number: int) -> None:
-    """Random insertions and deletions, also of edges that are there or not, with restarts from stored states."""
+    """Random insertions and deletions, also of edges that are there or not, with restarts from
+    stored states."""
     draw = random.Random(number)
     query = mixed_queries(7)[number]
     query = type(query)(**{**query.parameters(), "initial_edges": [(0, 1), (2, 3)]})
@@ -266,7 +290,11 @@ def test_new_queries_count_what_they_say(kind: Any) -> None:
     draw = random.Random(3)
     edges = list(itertools.combinations(range(6), 2))
     start = {"initial_edges": edges} if kind == "delete" else {}
-    for query in (MinCut(6, kind, **start), MinDegree(6, kind, **start), DegreeSequence(6, kind, **start)):
+    for query in (
+        MinCut(6, kind, **start),
+        MinDegree(6, kind, **start),
+        DegreeSequence(6, kind, **start),
+    ):
         state, sums = query.initial_state(), np.zeros(query.cells)
         graph = nx.Graph(edges if start else [])
         graph.add_nodes_from(range(6))
@@ -300,7 +328,11 @@ def test_a_mixed_degree_histogram_needs_no_promise() -> None:
     free, promised = DegreeHistogram(5, "mixed"), DegreeHistogram(5, "mixed", max_degree=4)
     assert free.outputs == 5
     for adjacency, v2 in (("add-remove", 4), ("replace", 16)):
-        assert free.squared_value_sensitivity(adjacency) == promised.squared_value_sensitivity(adjacency) == v2
+        assert (
+            free.squared_value_sensitivity(adjacency)
+            == promised.squared_value_sensitivity(adjacency)
+            == v2
+        )
     star = [(0, v, 1) for v in range(1, 5)]
     assert free.encode(free.initial_state(), star)[0].tolist() == [5, 1, 1, 1]
     Stream(free, Budget(1.0, 1e-6, unit="user", max_events=2, adjacency="replace"), 4)
@@ -308,7 +340,7 @@ def test_a_mixed_degree_histogram_needs_no_promise() -> None:
         DegreeHistogram(5)
 
 
-# -- the noise --------------------------------------------------------------------------------------------------------
+# -- the noise -------------------------------------------------------------------------------------
 
 
 def test_values_are_claimed_only_for_direct_noise() -> None:
@@ -316,7 +348,10 @@ def test_values_are_claimed_only_for_direct_noise() -> None:
     assert sensitivity_on(Direct(8), query, "add-remove") == 1
     assert sensitivity_on(factorization("balanced", 8), query, "add-remove") == 40
     assert sensitivity_on(Direct(8), Count(), "add-remove") == 1
-    assert sensitivity_on(Direct(8), Matching(40, max_degree=3, enforce_degree=True), "add-remove") == 800
+    assert (
+        sensitivity_on(Direct(8), Matching(40, max_degree=3, enforce_degree=True), "add-remove")
+        == 800
+    )
     mixed = Matching(40, "mixed")
     assert sensitivity_on(Direct(8), mixed, "replace") == 4
     with pytest.raises(ParameterError, match="direct"):
@@ -349,7 +384,8 @@ def test_plan_shows_direct_where_it_is_offered() -> None:
 
 @pytest.mark.parametrize("cells", [1, 60])
 def test_direct_noise_is_independent_and_of_the_stated_size(cells: int) -> None:
-    """2,000 numbers and more: mean, std and correlation of neighbouring ticks within 5 standard errors."""
+    """2,000 numbers and more: mean, std and correlation of neighbouring ticks within 5 standard
+    errors."""
     ticks = 2_000 // cells + 400
     query = MinDegree(60, "mixed") if cells == 1 else DegreeSequence(60, "mixed")
     stream = Stream(query, BUDGET, ticks, secret=Secret.from_hex("0c" * 32))
@@ -375,7 +411,8 @@ def test_snapshots_of_direct_streams_continue() -> None:
 
 
 def test_consistent_degrees_are_possible_and_closer() -> None:
-    """2,000 releases of a sparse graph of 300 vertices: never further off, and the L1 error at most a third."""
+    """2,000 releases of a sparse graph of 300 vertices: never further off, and the L1 error at most
+    a third."""
     rng = np.random.default_rng(2)
     n, top = 300, 40
     degrees = np.minimum(rng.poisson(6, n), top)
@@ -404,7 +441,8 @@ def test_consistent_degrees_are_possible_and_closer() -> None:
 
 
 def test_triangles_with_a_promise_per_edge() -> None:
-    """All streams of up to 5 updates on 4 vertices: no neighbours that keep the promise beat the smaller claim."""
+    """All streams of up to 5 updates on 4 vertices: no neighbours that keep the promise beat the
+    smaller claim."""
     query = Triangles(4, max_per_edge=1)
     edges = list(itertools.combinations(range(4), 2))
     for adjacency, apart in neighbours_apart(query, edges, 5).items():
@@ -434,16 +472,22 @@ def test_the_promise_per_edge_is_checked_before_anything_changes() -> None:
                 build(4, max_per_edge=1, **wrong)  # type: ignore[arg-type]
 
 
-CAPPED: dict[str, Callable[..., GraphQuery]] = {"triangles": Triangles, "stars": partial(KStars, k=2)}
+CAPPED: dict[str, Callable[..., GraphQuery]] = {
+    "triangles": Triangles,
+    "stars": partial(KStars, k=2),
+}
 K4 = list(itertools.combinations(range(4), 2))
 
 
 @pytest.mark.parametrize("name", CAPPED)
 def test_a_start_that_breaks_the_promise_per_edge_is_refused(name: str) -> None:
-    """Each edge of K4 lies in 2 triangles and 4 stars: one deletion changes the count by as much."""
+    """Each edge of K4 lies in 2 triangles and 4 stars: one deletion changes the count by as
+    much."""
     build, per_edge = CAPPED[name], {"triangles": 2, "stars": 4}[name]
     for most in range(1, per_edge):
-        with pytest.raises(ParameterError, match=f"initial_edges.*max_per_edge={most} {name}; promise a larger"):
+        with pytest.raises(
+            ParameterError, match=f"initial_edges.*max_per_edge={most} {name}; promise a larger"
+        ):
             build(4, "mixed", max_per_edge=most, initial_edges=K4)
     query = build(4, "mixed", max_per_edge=per_edge, initial_edges=K4)
     for adjacency, claim in (("add-remove", per_edge**2), ("replace", (2 * per_edge) ** 2)):
@@ -451,13 +495,15 @@ def test_a_start_that_breaks_the_promise_per_edge_is_refused(name: str) -> None:
         report = audit_sensitivity(query, np.eye(2), adjacency, 2)
         assert report.value is not None
         assert report.value.holds
-    assert audit_sensitivity(query, np.eye(2), "add-remove", 2).value.reached  # a claim below K would be beaten
+    # a claim below K would be beaten
+    assert audit_sensitivity(query, np.eye(2), "add-remove", 2).value.reached
 
 
 @pytest.mark.parametrize("kind", ["insert", "ignore-duplicates", "mixed"])
 @pytest.mark.parametrize("name", CAPPED)
 def test_updates_that_break_the_promise_per_edge_are_refused(name: str, kind: str) -> None:
-    """The update itself, or another edge that it brings into one subgraph more; nothing is changed by a refusal."""
+    """The update itself, or another edge that it brings into one subgraph more; nothing is changed
+    by a refusal."""
     query = CAPPED[name](5, kind, max_per_edge=1)
     sign = (1,) if kind == "mixed" else ()
     first = [(0, 1), (1, 2), (0, 2)] if name == "triangles" else [(0, 1), (1, 2)]
@@ -478,11 +524,14 @@ def test_promises_per_edge_that_are_no_numbers_are_refused(name: str, wrong: Any
 
 @pytest.mark.parametrize("most", soak_but([1, 2], [1, 2, 3]))
 def test_stars_with_a_promise_per_edge(most: int) -> None:
-    """All streams of up to 5 updates on 4 vertices: no neighbours that keep the promise beat the smaller claim."""
+    """All streams of up to 5 updates on 4 vertices: no neighbours that keep the promise beat the
+    smaller claim."""
     query = KStars(4, k=2, max_per_edge=most)
     edges = list(itertools.combinations(range(4), 2))
     for adjacency, apart in neighbours_apart(query, edges, 5).items():
-        assert query.squared_sensitivity(adjacency) == most**2 * (1 if adjacency == "add-remove" else 2)
+        assert query.squared_sensitivity(adjacency) == most**2 * (
+            1 if adjacency == "add-remove" else 2
+        )
         assert apart == query.squared_value_sensitivity(adjacency) == most**2
     if most == 1:
         loose = neighbours_apart(KStars(4, k=2, max_degree=3), edges, 5)
@@ -490,7 +539,8 @@ def test_stars_with_a_promise_per_edge(most: int) -> None:
 
 
 def test_the_promise_of_stars_holds_for_every_edge_and_refuses_nothing_else() -> None:
-    """Random streams, k = 2 and 3: refused exactly where some edge of the whole graph lies in more than K stars."""
+    """Random streams, k = 2 and 3: refused exactly where some edge of the whole graph lies in more
+    than K stars."""
     rng = np.random.default_rng(3)
     refused = 0
     for k, most in ((2, 4), (3, 5)):
@@ -500,14 +550,20 @@ def test_the_promise_of_stars_holds_for_every_edge_and_refuses_nothing_else() ->
             u, v = sorted(rng.choice(9, 2, replace=False).tolist())
             sign = -1 if (u, v) in graph and rng.random() < 0.7 else 1
             after = graph - {(u, v)} if sign < 0 else graph | {(u, v)}
-            degree = np.bincount(np.asarray(sorted(after), np.int64).reshape(-1, 2).ravel(), minlength=9)
-            stars = [comb(int(degree[a]) - 1, k - 1) + comb(int(degree[b]) - 1, k - 1) for a, b in after]
+            degree = np.bincount(
+                np.asarray(sorted(after), np.int64).reshape(-1, 2).ravel(), minlength=9
+            )
+            stars = [
+                comb(int(degree[a]) - 1, k - 1) + comb(int(degree[b]) - 1, k - 1) for a, b in after
+            ]
             if max(stars, default=0) > most:
                 with pytest.raises(InputError, match="stars"):
                     query.encode(state, [(u, v, sign)])
                 refused += 1
                 continue
-            before = sum(comb(d, k) for d in np.bincount([x for e in graph for x in e], minlength=9).tolist())
+            before = sum(
+                comb(d, k) for d in np.bincount([x for e in graph for x in e], minlength=9).tolist()
+            )
             row, state = query.encode(state, [(u, v, sign)])
             assert row.tolist() == [sum(comb(d, k) for d in degree.tolist()) - before]
             graph = after
@@ -532,11 +588,15 @@ def test_users_under_replace_where_nothing_is_promised() -> None:
 
 
 def test_rounding_of_a_degree_histogram_is_bounded_in_the_l1_norm() -> None:
-    """Noise narrower than the grid: two cells may be rounded by half a unit each, in opposite directions.
+    """Noise narrower than the grid: two cells may be rounded by half a unit each, in opposite
+    directions.
 
-    The slack of an interval is then half a unit times the ℓ1 norm of the output's row; its ℓ2 norm, √2, would not hold.
+    The slack of an interval is then half a unit times the ℓ1 norm of the output's row; its ℓ2 norm,
+    √2, would not hold.
     """
     query = DegreeHistogram(6, max_degree=3)
     rows = query.decode_run(1, np.eye(3)) - query.decode_run(1, np.zeros((1, 3)))
-    assert query.publishing.roundings().tolist() == np.abs(rows).sum(axis=0).tolist() == [1, 2, 2, 1]
+    assert (
+        query.publishing.roundings().tolist() == np.abs(rows).sum(axis=0).tolist() == [1, 2, 2, 1]
+    )
     assert query.publishing.norms().tolist() == pytest.approx(np.linalg.norm(rows, axis=0).tolist())

@@ -1,4 +1,5 @@
-"""The largest discovered keys: intervals that hold at once and confidences that hold, given discovery."""
+"""The largest discovered keys: intervals that hold at once and confidences that hold, given
+discovery."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from many_streams import discoveries
 
 
 def test_intervals_and_confidences_hold_given_discovery() -> None:
-    """1,200 streams with keys of nearly one size around the threshold: noise decides what is public and largest."""
+    """1,200 streams with keys of nearly one size around the threshold: noise decides what is public
+    and largest."""
     level, k, runs = 0.8, 3, 1_200
     stream = Stream(DiscoveredKeys(), Budget(1.0, 1e-2), 4, secret=Secret.from_hex("d1" * 32))
     assert stream.thresholds is not None
@@ -27,10 +29,14 @@ def test_intervals_and_confidences_hold_given_discovery() -> None:
         shown = slice(0, 2 + len(public))
         labels = ["total", "other", *map(str, public)]
         top = top_discovered(stream.query, labels, values[shown], evidence[shown], errors, k, level)
-        assert [key.key for key in top] == [labels[2 + place] for place in np.argsort(-values[2:], kind="stable")[:k]]
+        assert [key.key for key in top] == [
+            labels[2 + place] for place in np.argsort(-values[2:], kind="stable")[:k]
+        ]
         truth = [counts[int(key.key)] for key in top]
         missed += any(not key.low <= true <= key.high for key, true in zip(top, truth, strict=True))
-        naive += any(abs(true - key.value) > 1.2816 * std for key, true in zip(top, truth, strict=True))
+        naive += any(
+            abs(true - key.value) > 1.2816 * std for key, true in zip(top, truth, strict=True)
+        )
         largest = sorted(counts[public])[-k:]
         sure = [true for key, true in zip(top, truth, strict=True) if key.confidence >= 0.8]
         confident += bool(sure)
@@ -38,7 +44,9 @@ def test_intervals_and_confidences_hold_given_discovery() -> None:
     assert missed <= binom.ppf(1 - 1e-6, runs, 1 - level)
     assert wrong <= binom.ppf(1 - 1e-6, runs, 0.2)
     assert confident > runs / 2, "keys far above all others are told apart"
-    assert naive > binom.ppf(1 - 1e-6, runs, 1 - level), "intervals of single keys would have failed"
+    assert naive > binom.ppf(1 - 1e-6, runs, 1 - level), (
+        "intervals of single keys would have failed"
+    )
 
 
 def test_a_release_gives_what_its_numbers_give() -> None:
@@ -46,7 +54,9 @@ def test_a_release_gives_what_its_numbers_give() -> None:
     stream = Stream(DiscoveredKeys(), Budget(1.0, 1e-2), 4)
     release = stream.step({"a": 500, "b": 400, "c": 300})
     run = release._run
-    wanted = top_discovered(stream.query, release.labels, release.values, run._sums[0], run[0]._run._cells, 2, 0.8)
+    wanted = top_discovered(
+        stream.query, release.labels, release.values, run._sums[0], run[0]._run._cells, 2, 0.8
+    )
     assert release.top(2, 0.8) == wanted
     assert [key.key for key in wanted] == ["a", "b"]
 

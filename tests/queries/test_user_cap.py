@@ -27,7 +27,9 @@ def user_sensitivity(query: Query, adjacency: Adjacency, most: int) -> float:
     return squared_norm(Balanced(1), query, budget, None)
 
 
-def capped(ticks: list[list[tuple[str, Any]]], most: int | Caps, period: int | None = None) -> list[list[Any]]:
+def capped(
+    ticks: list[list[tuple[str, Any]]], most: int | Caps, period: int | None = None
+) -> list[list[Any]]:
     state, out = UserState(), []
     caps = most if isinstance(most, Caps) else Caps(most)
     for tick, events in enumerate(ticks, 1):
@@ -65,10 +67,14 @@ def test_capped_user_neighbours_differ_in_at_most_k_events() -> None:
     for _ in range(300):
         most = draw.randint(1, 3)
         ticks = [
-            [(draw.choice("uvw"), (t, i, draw.randint(0, 4))) for i in range(draw.randint(0, 4))] for t in range(5)
+            [(draw.choice("uvw"), (t, i, draw.randint(0, 4))) for i in range(draw.randint(0, 4))]
+            for t in range(5)
         ]
         without = [[(user, event) for user, event in events if user != "u"] for events in ticks]
-        replaced = [[(user, (*e[:2], draw.randint(0, 4)) if user == "u" else e) for user, e in ev] for ev in ticks]
+        replaced = [
+            [(user, (*e[:2], draw.randint(0, 4)) if user == "u" else e) for user, e in ev]
+            for ev in ticks
+        ]
         full = [event for events in capped(ticks, most) for event in events]
         fewer = [event for events in capped(without, most) for event in events]
         other = [event for events in capped(replaced, most) for event in events]
@@ -76,7 +82,8 @@ def test_capped_user_neighbours_differ_in_at_most_k_events() -> None:
         assert len(full) - len(fewer) <= most
         assert len(other) == len(full)
         assert sum(a != b for a, b in zip(full, other, strict=True)) <= most
-        assert all(a[:2] == b[:2] for a, b in zip(full, other, strict=True))  # each at its own place
+        # each at its own place
+        assert all(a[:2] == b[:2] for a, b in zip(full, other, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -90,7 +97,8 @@ def test_capped_user_neighbours_differ_in_at_most_k_events() -> None:
     ids=repr,
 )
 def test_neighbours_differ_by_what_is_touched(caps: dict[str, int]) -> None:
-    """One user's events of one period absent, or others in their places: ticks, events per tick and events in all.
+    """One user's events of one period absent, or others in their places: ticks, events per tick and
+    events in all.
 
     Every bound is reached: a smaller one would be beaten.
     """
@@ -99,7 +107,9 @@ def test_neighbours_differ_by_what_is_touched(caps: dict[str, int]) -> None:
     touched, rule, period = budget.touched(6), Caps.of(budget), budget.period_ticks
     most = [0, 0, 0]
     for _ in range(400):
-        ticks = [[(draw.choice("uuv"), (t, i)) for i in range(draw.randint(0, 5))] for t in range(6)]
+        ticks = [
+            [(draw.choice("uuv"), (t, i)) for i in range(draw.randint(0, 5))] for t in range(6)
+        ]
         at = draw.randrange(6) // (period or 6)
         own = range(at * (period or 6), (at + 1) * (period or 6))
         without = [[e for e in tick if e[0] != "u" or t not in own] for t, tick in enumerate(ticks)]
@@ -129,7 +139,9 @@ def test_a_cap_over_all_users_would_not_be_stable() -> None:
     assert set(first_two) ^ set(without) == {1, 3}
 
 
-@pytest.mark.parametrize("query", [Histogram(2), Histogram(2, 2), Substrings(2, 2), Episodes(2, 2)], ids=repr)
+@pytest.mark.parametrize(
+    "query", [Histogram(2), Histogram(2, 2), Substrings(2, 2), Episodes(2, 2)], ids=repr
+)
 def test_k_changes_stay_below_k_squared_times_s(query: Query) -> None:
     universe: list[Any] = [(0,), (1,), (0, 1)] if query == Histogram(2, 2) else [0, 1]
     for adjacency in ("add-remove", "replace"):
@@ -170,7 +182,8 @@ def test_root_of_the_norm_obeys_the_triangle_inequality() -> None:
 
 
 def test_a_vanishing_event_is_outside_the_claim_for_replace() -> None:
-    """docs/limits.md: it lets an event beyond the cap in, and k events of a sum then change as much as k + 1.
+    """docs/limits.md: it lets an event beyond the cap in, and k events of a sum then change as much
+    as k + 1.
 
     Totals that no replacement changes are worse off: tests/privacy/test_guarantee_text.py.
     """
@@ -179,7 +192,9 @@ def test_a_vanishing_event_is_outside_the_claim_for_replace() -> None:
         """What one user's events add at each tick; None for a tick without one."""
         row, state = [], UserState()
         for value in values:
-            events, changes = cap_per_user([] if value is None else [("u", value)], Caps(k), state, 1)
+            events, changes = cap_per_user(
+                [] if value is None else [("u", value)], Caps(k), state, 1
+            )
             state.update(changes)
             row.append(sum(events))
         return row
@@ -190,5 +205,7 @@ def test_a_vanishing_event_is_outside_the_claim_for_replace() -> None:
     for k in (1, 2, 4):
         streams = list(product((0, 1), repeat=k + 1))
         legal = max(apart(list(one), list(other), k) for one in streams for other in streams)
-        vanished = max(apart(list(one), [None, *other[1:]], k) for one in streams for other in streams)
+        vanished = max(
+            apart(list(one), [None, *other[1:]], k) for one in streams for other in streams
+        )
         assert (legal, vanished) == (k, k + 1)

@@ -1,4 +1,5 @@
-"""The simulator in blocks: its matrices without PyTorch, and where PyTorch is installed its numbers on a CPU."""
+"""The simulator in blocks: its matrices without PyTorch, and where PyTorch is installed its numbers
+on a CPU."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ from evercount.reproduce.simulator import block_matrices, simulate, stds
 NAMES = ("binary-tree", "square-root", "balanced", "honaker", "unbounded")
 SIGMAS = 4.5
 TICKS = 300  # not a multiple of BLOCK
-NO_TORCH = "torch is not installed (pip install 'evercount[torch]'): PyTorch's numbers are not tested here"
+NO_TORCH = (
+    "torch is not installed (pip install 'evercount[torch]'): PyTorch's numbers are not tested here"
+)
 
 
 @pytest.fixture
@@ -43,7 +46,9 @@ def test_blocks_of_matrices_give_the_noise_of_the_factorization(name: str) -> No
     for start, matrix in block_matrices(engine, BLOCK):
         draws = matrix.shape[1] - len(state)
         assert draws == engine.draws(start, min(start + BLOCK, TICKS))
-        state, noise = np.split(matrix @ np.concatenate([state, z[drawn : drawn + draws]]), [len(state)])
+        state, noise = np.split(
+            matrix @ np.concatenate([state, z[drawn : drawn + draws]]), [len(state)]
+        )
         rows.append(noise)
         drawn += draws
     np.testing.assert_allclose(np.concatenate(rows), expected, rtol=1e-9, atol=1e-9)
@@ -107,7 +112,9 @@ def test_a_missing_device_is_one_sentence(device: str, tmp_path: Path) -> None:
         check_device(device)
     assert "\n" not in str(caught.value)
     out = tmp_path / "out"
-    done = CliRunner().invoke(app, ["reproduce", "figure-1", "--quick", "--device", device, "--out", str(out)])
+    done = CliRunner().invoke(
+        app, ["reproduce", "figure-1", "--quick", "--device", device, "--out", str(out)]
+    )
     assert done.exit_code != 0
     assert not out.exists()
 
@@ -134,6 +141,8 @@ print(totals.repetitions, totals.simulation(stds(engine)).mean_normalised[0])
 @pytest.mark.usefixtures("torch")
 @pytest.mark.skipif(sys.platform != "linux", reason="limits the memory of a process as Linux does")
 def test_batches_shrink_where_memory_is_short() -> None:
-    done = subprocess.run([sys.executable, "-c", SHORT], capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", SHORT], capture_output=True, text=True, timeout=300, check=False
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     assert float(done.stdout.split()[1]) == pytest.approx(HALF_NORMAL, abs=0.01)

@@ -36,22 +36,33 @@ def test_messages_are_unbiased_with_the_variance_of_the_sphere(epsilon: float) -
     expected = np.zeros(2 * buckets - 2)
     expected[path_nodes(np.array([5]), buckets)[0]] = 1.0
     square = sphere_radius(buckets, epsilon) ** 2 / len(expected)
-    np.testing.assert_allclose(messages.mean(axis=0), expected, atol=SIGMAS * math.sqrt(square / clients))
+    np.testing.assert_allclose(
+        messages.mean(axis=0), expected, atol=SIGMAS * math.sqrt(square / clients)
+    )
     np.testing.assert_allclose((messages**2).mean(axis=0), square, rtol=0.05)
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 2.0])
 def test_messages_of_two_values_differ_by_the_factor_at_most(epsilon: float) -> None:
-    """A message is on a half of one sphere, uniform there: the halves are as likely as they may be, and no more."""
+    """A message is on a half of one sphere, uniform there: the halves are as likely as they may be,
+    and no more."""
     buckets, clients = 8, 40_000
     for one, other in ((0, 1), (0, 7), (3, 4)):
         likely = []
         for leaf in (one, other):
-            messages = tree_messages(np.full(clients, leaf), buckets, epsilon, np.random.default_rng(leaf))
-            np.testing.assert_allclose(np.linalg.norm(messages, axis=1), sphere_radius(buckets, epsilon))
-            along = [messages[:, path_nodes(np.array([x]), buckets)[0]].sum(axis=1) >= 0 for x in (one, other)]
+            messages = tree_messages(
+                np.full(clients, leaf), buckets, epsilon, np.random.default_rng(leaf)
+            )
+            np.testing.assert_allclose(
+                np.linalg.norm(messages, axis=1), sphere_radius(buckets, epsilon)
+            )
+            along = [
+                messages[:, path_nodes(np.array([x]), buckets)[0]].sum(axis=1) >= 0
+                for x in (one, other)
+            ]
             likely.append([np.mean(along[0] & ~along[1]), np.mean(along[1] & ~along[0])])
-        # where the two trees' halves differ, the ratio is e^ε exactly, so it is seen if it were larger
+        # where the two trees' halves differ, the ratio is e^ε exactly, so it is seen if it were
+        # larger
         for ratio in (likely[0][0] / likely[1][0], likely[1][1] / likely[0][1]):
             least = clients * min(map(min, likely))
             assert abs(math.log(ratio) - epsilon) < SIGMAS * math.sqrt(2 / least)

@@ -1,4 +1,5 @@
-"""The quick reproduction, all items: exact numbers asserted tightly, simulated ones by their standard error.
+"""The quick reproduction, all items: exact numbers asserted tightly, simulated ones by their
+standard error.
 
 All of them together take minutes: `make soak` runs those whose exact numbers are tested elsewhere.
 """
@@ -69,12 +70,21 @@ def test_every_item_ran_and_says_what_it_found(records: Records) -> None:
 def test_figure_1_is_exact_and_simulation_agrees(records: Records) -> None:
     summary = rows(records, "figure-1", "summary", "mechanism")
     C = multiplier("paper", 0.8, 1e-10)
-    assert summary["binary-tree"]["worst std, exact"] == pytest.approx(C * float(bounds.binary_norm(2**16)), rel=1e-6)
-    assert summary["square-root"]["worst std, exact"] == pytest.approx(C * float(bounds.landau(2**16)), rel=1e-5)
-    assert summary["balanced"]["worst std, exact"] < 0.94 * summary["square-root"]["worst std, exact"]
+    assert summary["binary-tree"]["worst std, exact"] == pytest.approx(
+        C * float(bounds.binary_norm(2**16)), rel=1e-6
+    )
+    assert summary["square-root"]["worst std, exact"] == pytest.approx(
+        C * float(bounds.landau(2**16)), rel=1e-5
+    )
+    assert (
+        summary["balanced"]["worst std, exact"] < 0.94 * summary["square-root"]["worst std, exact"]
+    )
     for row in summary.values():
         assert abs(row["agreement in standard errors"]) < SIGMAS
-    apart = summary["binary-tree"]["l-infinity error, mean"] - summary["square-root"]["l-infinity error, mean"]
+    apart = (
+        summary["binary-tree"]["l-infinity error, mean"]
+        - summary["square-root"]["l-infinity error, mean"]
+    )
     assert apart > 10 * summary["binary-tree"]["l-infinity error, standard error"]
     jump = "jumps: largest std change between ticks"
     assert summary["binary-tree"][jump] > 100 > 20 > summary["square-root"][jump]
@@ -88,9 +98,16 @@ def test_figure_1_is_exact_and_simulation_agrees(records: Records) -> None:
 def test_figure_2_psi_is_no_upper_bound_and_the_true_gap_is_above_a_half(records: Records) -> None:
     for row in rows(records, "figure-2", "gaps"):
         assert row["paper's Ψ (no upper bound) − Mathias"] < 0.5
-        assert row["paper's Ψ (no upper bound)"] < row["square root, true norm"] <= row["Ψ′ (proved)"]
+        assert (
+            row["paper's Ψ (no upper bound)"] < row["square root, true norm"] <= row["Ψ′ (proved)"]
+        )
         assert 0.5 < row["square root, true norm − Mathias"] < 0.586
-        assert row["nuclear-norm lower bound"] < row["balanced"] < row["normalized"] < row["square root, true norm"]
+        assert (
+            row["nuclear-norm lower bound"]
+            < row["balanced"]
+            < row["normalized"]
+            < row["square root, true norm"]
+        )
         assert row["nuclear-norm lower bound"] > row["Mathias' lower bound"]
 
 
@@ -105,13 +122,19 @@ def test_figure_3_signal_to_noise(records: Records) -> None:
         apart = row["this stream, paper's C"] - row["expected, paper's C"]
         assert abs(apart) < SIGMAS * row["stream's standard error"]
         apart = row["this stream, simulated"] - row["this stream, paper's C"]
-        bias = row["this stream, paper's C"] / runs  # of one over a root mean square of so many runs: 3/4 of that
+        # of one over a root mean square of so many runs: 3/4 of that
+        bias = row["this stream, paper's C"] / runs
         assert abs(apart) < SIGMAS * row["simulation's standard error"] + bias
-        # averages of outputs have as many times the SNR as the root of the number of runs, up to chance
+        # averages of outputs have as many times the SNR as the root of the number of runs, up to
+        # chance
         times = row["average of all runs, simulated"] / row["this stream, paper's C"] / runs**0.5
         assert 0.4 < times < 2.5
     crossing = rows(records, "figure-3", "crossings", "mechanism")
-    assert 2.5 < crossing["square-root"]["ours, paper's C"] / crossing["binary-tree"]["ours, paper's C"] < 2.7
+    assert (
+        2.5
+        < crossing["square-root"]["ours, paper's C"] / crossing["binary-tree"]["ours, paper's C"]
+        < 2.7
+    )
     assert crossing["balanced"]["ours, tight"] > 1.6 * crossing["balanced"]["ours, paper's C"]
 
 
@@ -130,9 +153,12 @@ def test_simulated_errors_have_the_exact_size_and_their_average_less() -> None:
 @pytest.mark.slow
 def test_figure_4_top_one(records: Records) -> None:
     table = rows(records, "figure-4", "snr", "mechanism")
-    assert 2.2 < table["square-root"]["SNR, paper's C"] / table["binary-tree"]["SNR, paper's C"] < 2.7
+    assert (
+        2.2 < table["square-root"]["SNR, paper's C"] / table["binary-tree"]["SNR, paper's C"] < 2.7
+    )
     assert table["balanced"]["SNR, paper's C"] > table["square-root"]["SNR, paper's C"]
-    assert table["square-root"]["published maximum: mean error, last quarter"] > 0  # the maximum is biased upwards
+    # the maximum is biased upwards
+    assert table["square-root"]["published maximum: mean error, last quarter"] > 0
     published = "SNR of the published maximum, simulated"
     assert table["binary-tree"][published] < 0.8 * table["binary-tree"]["SNR, paper's C"]
     assert 2.5 < table["square-root"][published] / table["binary-tree"][published] < 4
@@ -155,11 +181,18 @@ def test_honaker_is_better_than_binary_in_both_norms(records: Records) -> None:
     for size in {row["T"] for row in table}:
         here = {row["mechanism"]: row for row in table if row["T"] == size}
         for column in ("worst std", "root mean square"):
-            order = [here[name][column] for name in ("square-root", "honaker-full", "honaker", "binary-tree")]
+            order = [
+                here[name][column]
+                for name in ("square-root", "honaker-full", "honaker", "binary-tree")
+            ]
             assert order == sorted(order)
     drawn = rows(records, "honaker", "simulated", "mechanism")
-    apart = drawn["binary-tree"]["mean l-infinity error"] - drawn["honaker"]["mean l-infinity error"]
-    assert apart > SIGMAS * math.hypot(drawn["binary-tree"]["standard error"], drawn["honaker"]["standard error"])
+    apart = (
+        drawn["binary-tree"]["mean l-infinity error"] - drawn["honaker"]["mean l-infinity error"]
+    )
+    assert apart > SIGMAS * math.hypot(
+        drawn["binary-tree"]["standard error"], drawn["honaker"]["standard error"]
+    )
 
 
 @pytest.mark.slow
@@ -171,7 +204,8 @@ def test_table_1_corrected_bounds_hold(records: Records) -> None:
     for row in [*table.values(), *rows(records, "table-1", "other rows")]:
         # the bound is for probability 2/3 at least; fewer by 4.5 standard errors would refute it
         assert row["share within corrected bound"] > 2 / 3 - SIGMAS * math.sqrt(2 / 9 / row["runs"])
-    # what the paper prints for histograms, and for running averages at all ticks, is no bound at probability 2/3
+    # what the paper prints for histograms, and for running averages at all ticks, is no bound at
+    # probability 2/3
     for name in ("histogram", "running average"):
         short = table[name]["paper's noise: share within paper's bound"]
         assert short < 2 / 3 - SIGMAS * math.sqrt(2 / 9 / table[name]["runs"])
@@ -201,12 +235,21 @@ def test_fresh_noise_attack_has_the_overspend_of_the_bounds() -> None:
 @pytest.mark.slow
 def test_constants(records: Records) -> None:
     table = rows(records, "constants", "constants", "T")
-    expected = {"2^8": (1.0660, 0.8799, 0.7839), "2^10": (1.0662, 0.8744, 0.7708), "2^12": (1.0663, 0.8704, 0.7624)}
+    expected = {
+        "2^8": (1.0660, 0.8799, 0.7839),
+        "2^10": (1.0662, 0.8744, 0.7708),
+        "2^12": (1.0663, 0.8704, 0.7624),
+    }
     for size, numbers in expected.items():
         found = [table[size][name] for name in ("square-root", "normalized", "balanced")]
         np.testing.assert_allclose(found, numbers, atol=2e-4)
     for row in table.values():
-        assert row["lower bound (Mathias)"] < row["lower bound (nuclear)"] < row["balanced"] < row["normalized"]
+        assert (
+            row["lower bound (Mathias)"]
+            < row["lower bound (nuclear)"]
+            < row["balanced"]
+            < row["normalized"]
+        )
         if row["optimal"] is not None:
             assert row["lower bound (nuclear)"] < row["optimal"] < row["balanced"]
     ratios = [row["ratio"] for row in rows(records, "constants", "unbounded")]
@@ -215,7 +258,10 @@ def test_constants(records: Records) -> None:
 
 def test_a_partition_has_more_error_at_a_tick_than_a_bridge_and_keeps_its_bound() -> None:
     row = simulated_sparse(1.0, 2**12, 100, 3, seed=0)
-    assert row["partition: root mean square error of a tick"] > 1.1 * row["bridge: root mean square error of a tick"]
+    assert (
+        row["partition: root mean square error of a tick"]
+        > 1.1 * row["bridge: root mean square error of a tick"]
+    )
     assert row["partition: largest error of all runs"] <= row["partition: bound for all ticks"]
 
 
@@ -237,8 +283,14 @@ def test_reductions_give_counts_and_keep_neighbours(records: Records) -> None:
     found = rows(records, "reductions", "reductions")
     assert {row["harder problem"] for row in found} == {"counting", "substrings", "smallest cut"}
     for row in found:
-        assert row["answers that are the running counts"] == row["neighbours that stay neighbours"] == row["inputs"]
-        assert row["our worst std for the harder problem"] >= row["lower bound for the easier problem"]
+        assert (
+            row["answers that are the running counts"]
+            == row["neighbours that stay neighbours"]
+            == row["inputs"]
+        )
+        assert (
+            row["our worst std for the harder problem"] >= row["lower bound for the easier problem"]
+        )
 
 
 def test_a_wrong_reduction_is_caught() -> None:

@@ -45,7 +45,9 @@ def test_files_of_an_item(tmp_path: Path) -> None:
         assert (folder / name).stat().st_size > 100
     with (folder / "snr.csv").open(newline="") as file:
         table = list(csv.DictReader(file))
-    assert [float(row["SNR, paper's C"]) for row in table] == [row["SNR, paper's C"] for row in record["tables"]["snr"]]
+    assert [float(row["SNR, paper's C"]) for row in table] == [
+        row["SNR, paper's C"] for row in record["tables"]["snr"]
+    ]
     assert ITEM in (tmp_path / "README.md").read_text()
 
 
@@ -92,7 +94,9 @@ def test_unknown_names_and_too_few_repetitions_are_refused(tmp_path: Path) -> No
 
 
 def test_all_items_are_chosen_and_file_names_are_safe() -> None:
-    assert [item.name for item in choose(["all"])] == list(ITEMS) == [item.name for item in choose([])]
+    assert (
+        [item.name for item in choose(["all"])] == list(ITEMS) == [item.name for item in choose([])]
+    )
     assert slug("error at t = 2^i − 1") == "error-at-t-2-i-1"
 
 
@@ -123,7 +127,12 @@ def test_an_interrupted_item_goes_on_and_leaves_no_partial_files(tmp_path: Path)
     folder = tmp_path / "binary-suboptimality"
     assert sorted(path.name for path in folder.glob("*.partial.npz"))
     again: list[int] = []
-    run_items(["binary-suboptimality"], tmp_path, progress=lambda item, so_far, _: again.append(so_far), **options)
+    run_items(
+        ["binary-suboptimality"],
+        tmp_path,
+        progress=lambda item, so_far, _: again.append(so_far),
+        **options,
+    )
     assert again[0] == 130  # the first mechanism was finished
     assert 0 not in again
     assert not list(folder.glob("*.partial.npz"))

@@ -23,7 +23,8 @@ from evercount.reproduce.simulator import (
 
 NAMES = ("binary-tree", "square-root", "balanced", "honaker")
 SIGMAS = 4.5
-"""A correct simulation leaves this range once in 1.5·10^5 comparisons. Seeds are fixed, so a failure is a change."""
+"""A correct simulation leaves this range once in 1.5·10^5 comparisons. Seeds are fixed, so a
+failure is a change."""
 
 
 @pytest.fixture(scope="module")
@@ -32,14 +33,20 @@ def simulations() -> dict[str, Simulation]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_mean_error_agrees_with_the_exact_std(simulations: dict[str, Simulation], name: str) -> None:
+def test_mean_error_agrees_with_the_exact_std(
+    simulations: dict[str, Simulation], name: str
+) -> None:
     mean, error = simulations[name].mean_normalised
     assert abs(mean - HALF_NORMAL) < SIGMAS * error
-    per_tick = (simulations[name].mean_absolute / simulations[name].std - HALF_NORMAL) / np.sqrt((1 - 2 / np.pi) / 2000)
+    per_tick = (simulations[name].mean_absolute / simulations[name].std - HALF_NORMAL) / np.sqrt(
+        (1 - 2 / np.pi) / 2000
+    )
     assert np.abs(per_tick).max() < 5.5  # 512 correlated comparisons
 
 
-def test_running_maximum_grows_and_ends_at_the_worst_error(simulations: dict[str, Simulation]) -> None:
+def test_running_maximum_grows_and_ends_at_the_worst_error(
+    simulations: dict[str, Simulation],
+) -> None:
     for one in simulations.values():
         assert np.all(np.diff(one.running_maximum) >= 0)
         assert one.running_maximum[-1] == pytest.approx(one.worst_error[0])
@@ -56,7 +63,9 @@ def test_a_wrong_std_is_caught() -> None:
 
 
 def test_the_same_seed_gives_the_same_numbers_and_another_one_others() -> None:
-    one, two, other = (simulate(["square-root"], 64, 100, seed=seed)["square-root"] for seed in (1, 1, 2))
+    one, two, other = (
+        simulate(["square-root"], 64, 100, seed=seed)["square-root"] for seed in (1, 1, 2)
+    )
     assert np.array_equal(one.mean_absolute, two.mean_absolute)
     assert not np.array_equal(one.mean_absolute, other.mean_absolute)
 
@@ -83,7 +92,9 @@ def test_an_interrupted_run_goes_on_and_gives_the_same_numbers(tmp_path: Path) -
     with pytest.raises(KeyboardInterrupt):
         simulate(names, 64, repetitions, 1, interrupt_after(2, []), folder=tmp_path)
     calls: list[int] = []
-    resumed = simulate(names, 64, repetitions, 1, lambda done, total: calls.append(done), folder=tmp_path)
+    resumed = simulate(
+        names, 64, repetitions, 1, lambda done, total: calls.append(done), folder=tmp_path
+    )
     assert calls[0] == 2 * BATCH
     for name in names:
         assert np.array_equal(whole[name].mean_absolute, resumed[name].mean_absolute)
@@ -107,7 +118,9 @@ def test_a_run_with_other_parameters_or_a_broken_file_starts_anew(tmp_path: Path
 def test_standard_errors_from_sums_are_those_of_the_values() -> None:
     engine = factorization("square-root", 64)
     std = engine.row_norms(np.arange(1, 65)) * engine.column_norm
-    each = measure(one_batch(engine, BATCH, batch_seed(5, "square-root", 0)) * engine.column_norm, std)[2]
+    each = measure(
+        one_batch(engine, BATCH, batch_seed(5, "square-root", 0)) * engine.column_norm, std
+    )[2]
     one = simulate(["square-root"], 64, BATCH, seed=5)["square-root"]
     assert one.mean_normalised == pytest.approx(with_standard_error(each[0]), rel=1e-9)
     assert one.worst_error == pytest.approx(with_standard_error(each[1]), rel=1e-9)

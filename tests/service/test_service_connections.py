@@ -1,4 +1,5 @@
-"""Connections: half-sent requests, unread answers, bursts of listeners, forged addresses, clients that go away."""
+"""Connections: half-sent requests, unread answers, bursts of listeners, forged addresses, clients
+that go away."""
 
 from __future__ import annotations
 
@@ -25,8 +26,17 @@ from evercount.store import Store
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from serving import ADMIN, HEADERS, served
 
-COUNT = {"name": "open", "query": {"name": "count"}, "budget": {"epsilon": 1.0, "delta": 1e-9}, "public": True}
-HEAD = b"POST /v1/streams/open/events HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + ADMIN.encode() + b"\r\n"
+COUNT = {
+    "name": "open",
+    "query": {"name": "count"},
+    "budget": {"epsilon": 1.0, "delta": 1e-9},
+    "public": True,
+}
+HEAD = (
+    b"POST /v1/streams/open/events HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer "
+    + ADMIN.encode()
+    + b"\r\n"
+)
 LIVE = b"GET /v1/streams/open/live HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
@@ -113,17 +123,21 @@ def test_an_answer_that_nobody_reads_is_ended(tmp_path: Path) -> None:
     wide = {**COUNT, "name": "wide", "query": {"name": "histogram", "parameters": {"keys": 1000}}}
     with limited(tmp_path, write_seconds=0.3, header_seconds=2.0) as (service, client):
         client.post("/v1/streams", json=wide, headers=HEADERS).raise_for_status()
-        service.writer.submit(lambda: service.store.close_ticks(service.store.find("wide"), 80, 0.0)).result(300)
+        service.writer.submit(
+            lambda: service.store.close_ticks(service.store.find("wide"), 80, 0.0)
+        ).result(300)
         size = int(client.get("/v1/streams/wide/releases").headers["content-length"])
         connection, other = narrow(client), narrow(client)
         connection.sendall(b"GET /v1/streams/wide/releases HTTP/1.1\r\nHost: x\r\n\r\n")
         other.sendall(b"GET /v1/streams/wide/live?after=0 HTTP/1.1\r\nHost: x\r\n\r\n")
         assert counted(client, "evercount_listeners 1")
-        assert counted(client, "evercount_listeners 0")  # it did not read either: its seat is free again
+        # it did not read either: its seat is free again
+        assert counted(client, "evercount_listeners 0")
         assert counted(
             client, 'route="/v1/streams/{name}/releases",status="200"} 2'
         )  # the second answer waits to be read
-        assert ended(connect(client))  # a connection that says nothing: its deadline is the later one
+        # a connection that says nothing: its deadline is the later one
+        assert ended(connect(client))
         got = 0
         with contextlib.suppress(ConnectionError):
             while part := connection.recv(65536):
@@ -133,13 +147,18 @@ def test_an_answer_that_nobody_reads_is_ended(tmp_path: Path) -> None:
         assert got < size
 
 
-def test_a_client_that_goes_away_is_a_499_and_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_client_that_goes_away_is_a_499_and_one_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with limited(tmp_path) as (_, client):
         for _ in range(7):
             gone = connect(client)
             gone.sendall(HEAD + b"Content-Length: 100\r\n\r\n[1,")
             gone.close()
-        line = 'evercount_requests_total{method="POST",route="/v1/streams/{name}/events",status="499"} 7.0'
+        line = (
+            'evercount_requests_total{method="POST",'
+            'route="/v1/streams/{name}/events",status="499"} 7.0'
+        )
         assert counted(client, line)
         assert 'status="500"' not in metrics(client)
     lines = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
@@ -152,8 +171,12 @@ def statuses(connections: list[socket.socket]) -> list[bytes]:
 
 
 def test_one_client_does_not_get_every_seat(tmp_path: Path) -> None:
-    """A burst gets what one client may have; another client still gets in; a freed seat can be taken again."""
-    with limited(tmp_path, listeners=6, listeners_per_client=3, listeners_kept=1) as (service, client):
+    """A burst gets what one client may have; another client still gets in; a freed seat can be
+    taken again."""
+    with limited(tmp_path, listeners=6, listeners_per_client=3, listeners_kept=1) as (
+        service,
+        client,
+    ):
         burst = [connect(client) for _ in range(25)]
         for connection in burst:
             connection.sendall(LIVE)
@@ -171,7 +194,10 @@ def test_one_client_does_not_get_every_seat(tmp_path: Path) -> None:
 
 
 def test_all_clients_together_have_a_limit_too(tmp_path: Path) -> None:
-    with limited(tmp_path, "127.0.0.1", listeners=5, listeners_per_client=3, listeners_kept=0) as (_, client):
+    with limited(tmp_path, "127.0.0.1", listeners=5, listeners_per_client=3, listeners_kept=0) as (
+        _,
+        client,
+    ):
         burst = from_many_addresses(client, 20)
         assert sorted(statuses(burst)) == [b"200"] * 5 + [b"503"] * 15
         for connection in burst:
@@ -187,7 +213,8 @@ def from_many_addresses(client: httpx.Client, number: int) -> list[socket.socket
 
 
 def test_clients_without_a_token_leave_seats_to_those_with_one(tmp_path: Path) -> None:
-    """The limits that a service has without others: more addresses than seats ask for all that they may have."""
+    """The limits that a service has without others: more addresses than seats ask for all that they
+    may have."""
     kept = Limits().listeners_kept
     assert kept > 0
     with limited(tmp_path, "127.0.0.1", listeners=kept + 4) as (service, client):
@@ -232,14 +259,18 @@ def test_one_address_has_so_many_connections(tmp_path: Path) -> None:
 
 def test_a_forged_address_buys_no_requests(tmp_path: Path) -> None:
     with limited(tmp_path, rate=0.001, burst=3) as (_, client):
-        found = [client.get("/healthz", headers={"X-Forwarded-For": f"192.0.2.{n}"}).status_code for n in range(6)]
+        found = [
+            client.get("/healthz", headers={"X-Forwarded-For": f"192.0.2.{n}"}).status_code
+            for n in range(6)
+        ]
     assert found == [200, 200, 200, 429, 429, 429]
 
 
 def test_a_declared_proxy_names_its_clients(tmp_path: Path) -> None:
     with limited(tmp_path, "127.0.0.1", rate=0.001, burst=3) as (_, client):
         for number in range(3):
-            header = {"X-Forwarded-For": f"198.51.100.7, 192.0.2.{number}"}  # the client's own part is not believed
+            # the client's own part is not believed
+            header = {"X-Forwarded-For": f"198.51.100.7, 192.0.2.{number}"}
             found = [client.get("/healthz", headers=header).status_code for _ in range(4)]
             assert found == [200, 200, 200, 429]
 
@@ -251,12 +282,18 @@ def test_the_rate_is_per_known_token_and_else_per_address(tmp_path: Path) -> Non
         assert anonymous == [200, 200, 200, 200, 429]
         assert client.get("/healthz", headers={"Authorization": "Bearer guess"}).status_code == 429
         known = {"Authorization": f"Bearer {read}"}
-        assert [client.get("/healthz", headers=known).status_code for _ in range(5)] == [200] * 4 + [429]
+        assert [client.get("/healthz", headers=known).status_code for _ in range(5)] == [
+            200
+        ] * 4 + [429]
         assert client.get("/healthz", headers=HEADERS).status_code == 200
 
 
 def test_addresses_of_one_network_are_one_client() -> None:
-    assert shared_address("2001:db8:1:2::1") == shared_address("2001:db8:1:2:ffff::9") == "2001:db8:1:2::/64"
+    assert (
+        shared_address("2001:db8:1:2::1")
+        == shared_address("2001:db8:1:2:ffff::9")
+        == "2001:db8:1:2::/64"
+    )
     assert shared_address("2001:db8:1:3::1") != shared_address("2001:db8:1:2::1")
     assert shared_address("192.0.2.1") == shared_address("::ffff:192.0.2.1") == "192.0.2.1"
     assert shared_address("anything") == "anything"
@@ -271,8 +308,12 @@ def test_proxies_are_addresses(proxy: str) -> None:
 
 
 def test_a_length_that_is_told_twice_is_refused(tmp_path: Path) -> None:
-    """A proxy that believes the other length would see a second request in the body: neither is served."""
-    smuggled = b"POST /v1/streams/open/close-tick HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + ADMIN.encode()
+    """A proxy that believes the other length would see a second request in the body: neither is
+    served."""
+    smuggled = (
+        b"POST /v1/streams/open/close-tick HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer "
+        + ADMIN.encode()
+    )
     body = b"0\r\n\r\n" + smuggled + b"\r\n\r\n"
     with limited(tmp_path) as (_, client):
         for lengths in (
@@ -291,7 +332,9 @@ def test_a_length_that_is_told_twice_is_refused(tmp_path: Path) -> None:
         assert client.get("/v1/streams/open").json()["released"] == 0
 
 
-def test_malformed_requests_are_few_lines_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_malformed_requests_are_few_lines_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with limited(tmp_path) as (_, client):
         for _ in range(5 * LINES_PER_MINUTE):
             connection = connect(client)

@@ -1,4 +1,5 @@
-"""What a reader, a writer, an operator without the key and a neighbour on the machine must not learn or change."""
+"""What a reader, a writer, an operator without the key and a neighbour on the machine must not
+learn or change."""
 
 from __future__ import annotations
 
@@ -29,8 +30,15 @@ from mounted import fill, read_only, small_disk
 from serving import ADMIN, HEADERS, Postgres, served
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-9}
-COUNT = {"name": "open", "query": {"name": "count"}, "budget": BUDGET, "horizon": 100, "public": True}
-HIDDEN_TEXTS = ["\u202eevil", "a\u200eb", "a\u061cb", "a\u2066b", "zero\u200bwidth", "soft\u00adhyphen", "line\nbreak",
+COUNT = {
+    "name": "open",
+    "query": {"name": "count"},
+    "budget": BUDGET,
+    "horizon": 100,
+    "public": True,
+}
+HIDDEN_TEXTS = ["\u202eevil", "a\u200eb", "a\u061cb", "a\u2066b", "zero\u200bwidth",
+                "soft\u00adhyphen", "line\nbreak",
                 "nul\x00", "\ue000", " a", "a ", "e\u0301"]  # fmt: skip
 
 
@@ -67,7 +75,10 @@ def test_metrics_of_requests_are_for_admins(client: httpx.Client) -> None:
     _, write = new_token(client, "write")
     assert client.get("/metrics").status_code == 401
     for headers in (read, write):
-        names = {line.split("{")[0].split(" ")[0] for line in client.get("/metrics", headers=headers).text.splitlines()}
+        names = {
+            line.split("{")[0].split(" ")[0]
+            for line in client.get("/metrics", headers=headers).text.splitlines()
+        }
         assert names - {"#"} == {
             "evercount_build_info",
             "evercount_uptime_seconds",
@@ -96,7 +107,9 @@ def test_idempotency_keys_of_senders_are_their_own(client: httpx.Client, service
         answer = client.post("/v1/streams/open/events", json=events, headers={**headers, **key})
         assert answer.status_code == 200
     assert service.store.find("open").totals.tolist() == [3]
-    assert client.post("/v1/streams/open/events", json=[5], headers={**one, **key}).status_code == 409
+    assert (
+        client.post("/v1/streams/open/events", json=[5], headers={**one, **key}).status_code == 409
+    )
 
 
 def test_a_token_that_is_taken_back_ends_its_live_connections(client: httpx.Client) -> None:
@@ -113,7 +126,9 @@ def test_a_token_that_is_taken_back_ends_its_live_connections(client: httpx.Clie
         assert all(line != "id: 2" for line in lines)  # and the server ended it
 
 
-def test_large_bodies_are_read_off_the_event_loop(client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_bodies_are_read_off_the_event_loop(
+    client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     where: list[str] = []
     original = read_events_module.read_request
 
@@ -128,7 +143,7 @@ def test_large_bodies_are_read_off_the_event_loop(client: httpx.Client, monkeypa
     assert [name.startswith("evercount-prepare") for name in where] == [False, True]
 
 
-# -- texts that look like others -----------------------------------------------------------------------------------
+# -- texts that look like others -------------------------------------------------------------------
 
 
 def test_texts_that_look_like_others_are_refused_at_every_door(client: httpx.Client) -> None:
@@ -136,14 +151,18 @@ def test_texts_that_look_like_others_are_refused_at_every_door(client: httpx.Cli
     client.post("/v1/streams", json=users, headers=HEADERS).raise_for_status()
     for text in HIDDEN_TEXTS:
         check_refused(client, text)
-    assert [s["name"] for s in client.get("/v1/streams", headers=HEADERS).json()["streams"]] == ["open", "users"]
+    assert [s["name"] for s in client.get("/v1/streams", headers=HEADERS).json()["streams"]] == [
+        "open",
+        "users",
+    ]
 
 
 def check_refused(client: httpx.Client, text: str) -> None:
     keys = {"name": "histogram", "parameters": {"keys": ["a", text]}}
     letters = {"name": "substrings", "parameters": {"alphabet": ["a", text], "max_length": 1}}
     asked: list[tuple[str, Any]] = [
-        ("/v1/streams", {**COUNT, "name": "new", "description": text.replace("\n", "\t")}),  # lines are legal there
+        # lines are legal there
+        ("/v1/streams", {**COUNT, "name": "new", "description": text.replace("\n", "\t")}),
         ("/v1/streams", {**COUNT, "name": "new", "query": keys}),
         ("/v1/streams", {**COUNT, "name": "new", "query": letters}),
         ("/v1/streams", {**COUNT, "name": text}),
@@ -163,7 +182,7 @@ def test_idempotency_keys_follow_the_same_rule(client: httpx.Client, key: bytes)
     assert answer.status_code == 422
 
 
-# -- the store's failures ------------------------------------------------------------------------------------------
+# -- the store's failures --------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -181,18 +200,34 @@ def test_an_outage_names_no_host_and_hides_no_stream(
         client.post("/v1/streams", json=COUNT, headers=HEADERS).raise_for_status()
         client.post("/v1/streams/open/close-tick", headers=HEADERS).raise_for_status()
         postgres.stop()
-        answers = [client.post("/v1/streams/open/events", json=[1], headers=HEADERS) for _ in range(2)]
-        answers += [client.get("/v1/streams/open/releases"), client.get("/v1/streams/never", headers=HEADERS)]
-        answers += [client.get("/v1/streams/never"), client.post("/v1/streams/never/events", json=[1], headers=HEADERS)]
+        answers = [
+            client.post("/v1/streams/open/events", json=[1], headers=HEADERS) for _ in range(2)
+        ]
+        answers += [
+            client.get("/v1/streams/open/releases"),
+            client.get("/v1/streams/never", headers=HEADERS),
+        ]
+        answers += [
+            client.get("/v1/streams/never"),
+            client.post("/v1/streams/never/events", json=[1], headers=HEADERS),
+        ]
         for answer in answers:
             assert answer.status_code == 503, answer.text
             assert int(answer.headers["retry-after"]) >= 1
-            for place in ("127.0.0.1", str(postgres.port), "evercount@", "psycopg", "connection", "Operational"):
+            for place in (
+                "127.0.0.1",
+                str(postgres.port),
+                "evercount@",
+                "psycopg",
+                "connection",
+                "Operational",
+            ):
                 assert place not in answer.text, answer.text
         assert client.get("/v1/streams/open").status_code == 200  # a fact that is known, not a 404
         postgres.start()
         assert any(
-            client.post("/v1/streams/open/events", json=[1], headers=HEADERS).status_code == 200 for _ in range(200)
+            client.post("/v1/streams/open/events", json=[1], headers=HEADERS).status_code == 200
+            for _ in range(200)
         )
         assert client.get("/v1/streams/never", headers=HEADERS).status_code == 404
     assert "the store fails" in caplog.text
@@ -219,7 +254,7 @@ def test_streams_do_not_vanish_while_the_store_is_loaded_again(
     loading.result(300)
 
 
-# -- the admin token -----------------------------------------------------------------------------------------------
+# -- the admin token -------------------------------------------------------------------------------
 
 
 def first_lines(programs: Programs, place: Path, *options: str) -> str:
@@ -283,7 +318,9 @@ def test_a_token_file_on_a_full_disk_leaves_no_file_without_a_token(tmp_path: Pa
         assert file.read_text().strip() == token
 
 
-def test_a_reader_is_served_from_a_disk_that_cannot_be_written(programs: Programs, tmp_path: Path) -> None:
+def test_a_reader_is_served_from_a_disk_that_cannot_be_written(
+    programs: Programs, tmp_path: Path
+) -> None:
     (tmp_path / "disk").mkdir()
     place = tmp_path / "disk" / "a.db"
     with closing(Store(place)) as store:
@@ -303,7 +340,9 @@ def test_a_reader_is_served_from_a_disk_that_cannot_be_written(programs: Program
         assert process.wait() == 0
 
 
-def test_a_token_file_of_somebody_else_is_not_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_token_file_of_somebody_else_is_not_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = Store(tmp_path / "a.db")
     file = default_file(store)
     file.write_text("a token that a neighbour planted here\n")

@@ -1,4 +1,5 @@
-"""A declaration over HTTP or in streams.toml names a registered encoder or is refused: no code comes from a request."""
+"""A declaration over HTTP or in streams.toml names a registered encoder or is refused: no code
+comes from a request."""
 
 from __future__ import annotations
 
@@ -32,7 +33,9 @@ def length(events: Any) -> list[int]:
     return [len(events)]
 
 
-def test_only_registered_encoders_are_declared_over_http(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_registered_encoders_are_declared_over_http(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(prefix, "_ENCODERS", {})
     touched = tmp_path / "touched"
     with served(Service(Store(tmp_path / "a.db"), admin=ADMIN)) as client:
@@ -42,16 +45,24 @@ def test_only_registered_encoders_are_declared_over_http(tmp_path: Path, monkeyp
             assert "no encoder is registered" in answer.text
         client.post("/v1/streams/own/events", headers=HEADERS, json=[f"touch {touched}"])
         register_encoder("length")(length)
-        assert client.post("/v1/streams", headers=HEADERS, json=declaration("length")).status_code == 201
+        assert (
+            client.post("/v1/streams", headers=HEADERS, json=declaration("length")).status_code
+            == 201
+        )
     assert not touched.exists()
 
 
-def test_only_registered_encoders_are_declared_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_registered_encoders_are_declared_in_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(prefix, "_ENCODERS", {})
     file = tmp_path / "streams.toml"
     file.write_text(
-        '[[stream]]\nname = "own"\nquery = {name = "prefix", parameters = {encode = "os:system", cells = 1, '
-        "sensitivity = {add-remove = 1.0}}}\nbudget = {epsilon = 1.0, delta = 1e-9}\n"
+        "[[stream]]\n"
+        'name = "own"\n'
+        'query = {name = "prefix", parameters = {encode = "os:system", cells = 1, '
+        "sensitivity = {add-remove = 1.0}}}\n"
+        "budget = {epsilon = 1.0, delta = 1e-9}\n"
     )
     with pytest.raises(ParameterError, match="no encoder is registered"):
         read_declarations(file)

@@ -1,4 +1,5 @@
-"""The examples of /docs and of the OpenAPI description: each command is run word by word, each answer is a real one."""
+"""The examples of /docs and of the OpenAPI description: each command is run word by word, each
+answer is a real one."""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ from evercount.service.runtime import Service
 from evercount.store import Store
 from serving import ADMIN, HEADERS, HandClock, served
 
-jsonschema_rs = pytest.importorskip("jsonschema_rs", reason="jsonschema-rs is not installed: pip install schemathesis")
+jsonschema_rs = pytest.importorskip(
+    "jsonschema_rs", reason="jsonschema-rs is not installed: pip install schemathesis"
+)
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "src" / "evercount" / "service" / "examples.json"
@@ -46,14 +49,21 @@ def cut(value: Any) -> Any:
 
 def send(client: httpx.Client, method: str, path: str) -> Any:
     """Run an example; its JSON answer, or None where it is no JSON."""
-    command = COMMANDS[method, path].replace("$TOKEN", ADMIN).replace("$(uuidgen)", "k").replace("\\\n", "")
+    command = (
+        COMMANDS[method, path]
+        .replace("$TOKEN", ADMIN)
+        .replace("$(uuidgen)", "k")
+        .replace("\\\n", "")
+    )
     words = shlex.split(command)
     assert words[0] == "curl"
     host = "http://127.0.0.1:8000"
     address = next(word for word in words if word.startswith(host)).removeprefix(host)
     headers = dict(words[i + 1].split(": ", 1) for i, word in enumerate(words) if word == "-H")
     body = next((words[i + 1] for i, word in enumerate(words) if word == "-d"), None)
-    stated = next((words[i + 1] for i, word in enumerate(words) if word == "-X"), "POST" if body else "GET")
+    stated = next(
+        (words[i + 1] for i, word in enumerate(words) if word == "-X"), "POST" if body else "GET"
+    )
     assert stated.lower() == method
     with client.stream(stated, address, headers=headers, content=body) as answer:
         assert answer.status_code in (200, 201), (method, path, answer.status_code)
@@ -67,26 +77,43 @@ def test_every_operation_has_an_example_that_the_service_takes(tmp_path: Path) -
     with served(service) as client:
         api = client.get("/openapi.json").json()
         described = api["paths"]
-        assert set(COMMANDS) == {(method, path) for path, methods in described.items() for method in methods}
+        assert set(COMMANDS) == {
+            (method, path) for path, methods in described.items() for method in methods
+        }
         client.post("/v1/streams", json=MANUAL, headers=HEADERS).raise_for_status()
-        order = [("post", "/v1/streams"), ("post", "/v1/streams/{name}/events"), ("post", "/v1/tokens")]
+        order = [
+            ("post", "/v1/streams"),
+            ("post", "/v1/streams/{name}/events"),
+            ("post", "/v1/tokens"),
+        ]
         got = {one: send(client, *one) for one in order}
         clock.moment += 3 * 3600
 
-        def close_three() -> None:  # in the writer's thread: the service itself may have closed some
+        # in the writer's thread: the service itself may have closed some
+        def close_three() -> None:
             live = service.store.find("flu")
             if live.closed < 3:
                 service.store.close_ticks(live, 3 - live.closed, clock.moment)
 
         service.writer.submit(close_three).result(300)
-        rest = sorted((one for one in COMMANDS if one not in order), key=lambda one: (one[0] == "delete", one))
+        rest = sorted(
+            (one for one in COMMANDS if one not in order), key=lambda one: (one[0] == "delete", one)
+        )
         got |= {one: send(client, *one) for one in rest}
         page = client.get("/docs").text
-    real = {f"{method.upper()} {path}": cut(answer) for (method, path), answer in got.items() if answer is not None}
+    real = {
+        f"{method.upper()} {path}": cut(answer)
+        for (method, path), answer in got.items()
+        if answer is not None
+    }
     if os.environ.get("EVERCOUNT_WRITE_ANSWERS"):
         new = {name: {**one, "answer": real.get(name)} for name, one in KNOWN.items()}
-        FILE.write_text(json.dumps(new, indent=1, ensure_ascii=False, sort_keys=True) + "\n", "utf-8")
-    recorded = {name: shape(one["answer"]) for name, one in examples().items() if one["answer"] is not None}
+        FILE.write_text(
+            json.dumps(new, indent=1, ensure_ascii=False, sort_keys=True) + "\n", "utf-8"
+        )
+    recorded = {
+        name: shape(one["answer"]) for name, one in examples().items() if one["answer"] is not None
+    }
     assert recorded == {name: shape(answer) for name, answer in real.items()}
     for method, path in COMMANDS:
         operation = described[path][method]
@@ -95,10 +122,18 @@ def test_every_operation_has_an_example_that_the_service_takes(tmp_path: Path) -
         if "requestBody" in operation:
             body = operation["requestBody"]["content"]["application/json"]
             assert body["example"] == sent_body(COMMANDS[method, path])
-            jsonschema_rs.validate({**body["schema"], "components": api["components"]}, body["example"])
+            jsonschema_rs.validate(
+                {**body["schema"], "components": api["components"]}, body["example"]
+            )
         if f"{method.upper()} {path}" in real:
-            good = next(answer for status, answer in operation["responses"].items() if status.startswith("2"))
-            assert shape(good["content"]["application/json"]["example"]) == shape(real[f"{method.upper()} {path}"])
+            good = next(
+                answer
+                for status, answer in operation["responses"].items()
+                if status.startswith("2")
+            )
+            assert shape(good["content"]["application/json"]["example"]) == shape(
+                real[f"{method.upper()} {path}"]
+            )
 
 
 def test_no_secret_is_in_an_example() -> None:
@@ -113,10 +148,24 @@ def test_the_description_knows_every_field_of_a_declaration() -> None:
     validator = jsonschema_rs.validator_for(schema)
     declared = [one.to_dict() for one in read_declarations(ROOT / "examples" / "streams.toml")]
     budget = {"epsilon": 1, "delta": 0}
-    pure = {"name": "a", "query": "count", "budget": budget, "tick": "2w", "zone": "UTC", "horizon": 26}
+    pure = {
+        "name": "a",
+        "query": "count",
+        "budget": budget,
+        "tick": "2w",
+        "zone": "UTC",
+        "horizon": 26,
+    }
     declared.append(StreamDeclaration.from_dict({**pure, "views": ["last-7"]}).to_dict())
     for table in (*declared, pure):
         validator.validate(table)
     misspelt = {"budget": {"epsilon": 1, "delta": 0, "units": "event"}}
-    for wrong in ({"tick": 1}, {"views": "daily"}, {"secret": 1}, {"horizon": 0}, {"horizon": True}, misspelt):
+    for wrong in (
+        {"tick": 1},
+        {"views": "daily"},
+        {"secret": 1},
+        {"horizon": 0},
+        {"horizon": True},
+        misspelt,
+    ):
         assert not validator.is_valid({**pure, **wrong}), wrong

@@ -29,8 +29,16 @@ TABLE: dict[str, Any] = {
     "public": True,
 }
 FORMULAS = ["=1+1", "+43", "-5", "@here", "'quoted", "plain"]
-RUN = {**TABLE, "name": "formulas", "query": {"name": "histogram", "parameters": {"keys": FORMULAS}}}
-WIDE = {**TABLE, "name": "wide", "query": {"name": "histogram", "parameters": {"keys": [f"k{i}" for i in range(2500)]}}}
+RUN = {
+    **TABLE,
+    "name": "formulas",
+    "query": {"name": "histogram", "parameters": {"keys": FORMULAS}},
+}
+WIDE = {
+    **TABLE,
+    "name": "wide",
+    "query": {"name": "histogram", "parameters": {"keys": [f"k{i}" for i in range(2500)]}},
+}
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +48,9 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
         for table in (TABLE, WIDE, RUN):
             made.post("/v1/streams", json=table, headers=HEADERS).raise_for_status()
             for _ in range(3):
-                made.post(f"/v1/streams/{table['name']}/close-tick", headers=HEADERS).raise_for_status()
+                made.post(
+                    f"/v1/streams/{table['name']}/close-tick", headers=HEADERS
+                ).raise_for_status()
         yield made
 
 
@@ -48,12 +58,20 @@ def test_notes_in_csv_run_nothing_and_can_be_read_back(tmp_path: Path) -> None:
     """A spreadsheet runs a cell that begins with one of these as a formula."""
     service = Service(Store(tmp_path / "a.db"), admin=ADMIN)
     with served(service) as client:
-        client.post("/v1/streams", json={**TABLE, "name": "noted"}, headers=HEADERS).raise_for_status()
+        client.post(
+            "/v1/streams", json={**TABLE, "name": "noted"}, headers=HEADERS
+        ).raise_for_status()
         for tick, note in enumerate(FORMULAS, 1):
             client.post("/v1/streams/noted/close-tick", headers=HEADERS).raise_for_status()
-            made = client.post("/v1/streams/noted/notes", json={"first": tick, "text": note}, headers=HEADERS)
+            made = client.post(
+                "/v1/streams/noted/notes", json={"first": tick, "text": note}, headers=HEADERS
+            )
             made.raise_for_status()
-        rows = list(csv.DictReader(io.StringIO(client.get("/v1/streams/noted/releases.csv?view=per-tick").text)))
+        rows = list(
+            csv.DictReader(
+                io.StringIO(client.get("/v1/streams/noted/releases.csv?view=per-tick").text)
+            )
+        )
         said = client.get("/v1/streams/noted/releases.json?view=per-tick").json()
     assert all(row["note"][0] not in "=+-@" for row in rows)
     assert [row["note"].removeprefix("'") for row in rows[::2]] == FORMULAS
@@ -68,24 +86,31 @@ def test_every_format_holds_every_release(client: httpx.Client, tmp_path: Path) 
         rows = [
             (release["tick"], label, value, std)
             for release in shown["releases"]
-            for label, value, std in zip(shown["labels"], release["values"], release["std"], strict=True)
+            for label, value, std in zip(
+                shown["labels"], release["values"], release["std"], strict=True
+            )
         ]
         answers = {
-            kind: client.get(f"/v1/streams/{name}/releases.{kind}?full_digits=true") for kind in export.MEDIA_TYPES
+            kind: client.get(f"/v1/streams/{name}/releases.{kind}?full_digits=true")
+            for kind in export.MEDIA_TYPES
         }
         for kind, answer in answers.items():
             assert answer.status_code == 200
             assert answer.headers["content-type"] == export.MEDIA_TYPES[kind]
             assert f'filename="{name}.{kind}"' in answer.headers["content-disposition"]
         lines = list(csv.DictReader(io.StringIO(answers["csv"].text)))
-        assert [(int(r["tick"]), r["cell"], float(r["value"]), float(r["std"])) for r in lines] == rows
+        assert [
+            (int(r["tick"]), r["cell"], float(r["value"]), float(r["std"])) for r in lines
+        ] == rows
         for parsed in (
             answers["json"].json(),
             [json.loads(line) for line in answers["jsonl"].text.splitlines()],
             pq.read_table(io.BytesIO(answers["parquet"].content)).to_pylist(),
         ):
             assert [(r["tick"], r["cell"], r["value"], r["std"]) for r in parsed] == rows
-        short = list(csv.DictReader(io.StringIO(client.get(f"/v1/streams/{name}/releases.csv").text)))
+        short = list(
+            csv.DictReader(io.StringIO(client.get(f"/v1/streams/{name}/releases.csv").text))
+        )
         assert [float(r["std"]) for r in short] == [rounded_up(std) for *_, std in rows]
     assert client.get("/v1/streams/flu/releases.xml").status_code == 422
 
@@ -96,7 +121,9 @@ def rounded_up(std: float) -> float:
     return math.ceil(std * 10**places) / 10**places
 
 
-def test_no_export_is_left_behind(client: httpx.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_export_is_left_behind(
+    client: httpx.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(export.tempfile, "tempdir", str(tmp_path))
     for kind in export.MEDIA_TYPES:
         client.get(f"/v1/streams/flu/releases.{kind}").raise_for_status()
@@ -128,7 +155,10 @@ def test_cells_come_in_pages(client: httpx.Client) -> None:
         assert release["hash"] == parts[0][tick]["hash"]
         for part in ("values", "std", "low", "high"):
             assert [number for page in parts for number in page[tick][part]] == release[part]
-    assert client.get("/v1/streams/wide/releases", params={"first_cell": 2500}).json()["releases"] == []
+    assert (
+        client.get("/v1/streams/wide/releases", params={"first_cell": 2500}).json()["releases"]
+        == []
+    )
     closed = client.post("/v1/streams/wide/close-tick", params={"tick": 3}, headers=HEADERS).json()
     assert closed["values"] == first["releases"][2]["values"]
 
@@ -141,16 +171,26 @@ def test_live_events_hold_the_first_page_of_cells(client: httpx.Client) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["/", "/docs", "/healthz", "/readyz", "/v1/streams", "/v1/streams/flu", "/v1/streams/flu/releases",
-     "/v1/streams/flu/releases.csv", "/v1/streams/flu/live", "/v1/streams/none", "/nothing", "/openapi.json"],
+    ["/", "/docs", "/healthz", "/readyz", "/v1/streams", "/v1/streams/flu",
+     "/v1/streams/flu/releases",
+     "/v1/streams/flu/releases.csv", "/v1/streams/flu/live", "/v1/streams/none", "/nothing",
+     "/openapi.json"],
 )  # fmt: skip
 def test_head_is_get_without_a_body(client: httpx.Client, path: str) -> None:
     head = client.head(path)
     assert head.content == b""
     with client.stream("GET", path) as got:
         assert head.status_code == got.status_code
-        names = ("content-type", "content-length", "cache-control", "content-disposition", "content-security-policy")
-        assert [head.headers.get(name) for name in names] == [got.headers.get(name) for name in names]
+        names = (
+            "content-type",
+            "content-length",
+            "cache-control",
+            "content-disposition",
+            "content-security-policy",
+        )
+        assert [head.headers.get(name) for name in names] == [
+            got.headers.get(name) for name in names
+        ]
 
 
 def test_released_numbers_of_public_streams_are_metrics(client: httpx.Client) -> None:
@@ -158,7 +198,10 @@ def test_released_numbers_of_public_streams_are_metrics(client: httpx.Client) ->
     page = client.get("/metrics", headers={"Authorization": f"Bearer {read}"}).text
     last = client.get("/v1/streams/flu/releases", params={"after": 2}).json()["releases"][0]
     gauges = re.findall(r'^evercount_released_value{cell="(.*)",stream="flu"} (.*)$', page, re.M)
-    assert gauges == [("North", repr(last["values"][0])), ('So\\"uth,\\\\ 1', repr(last["values"][1]))]
+    assert gauges == [
+        ("North", repr(last["values"][0])),
+        ('So\\"uth,\\\\ 1', repr(last["values"][1])),
+    ]
     assert re.search('cell=.*stream="wide"', page) is None
     assert "evercount_database_bytes" not in page
 
@@ -167,8 +210,18 @@ def test_released_numbers_of_public_streams_are_metrics(client: httpx.Client) ->
 def test_labels_in_csv_are_no_formulas(client: httpx.Client, view: str) -> None:
     text = client.get(f"/v1/streams/formulas/releases.csv{view}").text
     rows = list(csv.DictReader(io.StringIO(text)))
-    assert [row["cell"] for row in rows[:6]] == ["'=1+1", "'+43", "'-5", "'@here", "''quoted", "plain"]
-    parsed = [json.loads(line) for line in client.get(f"/v1/streams/formulas/releases.jsonl{view}").text.splitlines()]
+    assert [row["cell"] for row in rows[:6]] == [
+        "'=1+1",
+        "'+43",
+        "'-5",
+        "'@here",
+        "''quoted",
+        "plain",
+    ]
+    parsed = [
+        json.loads(line)
+        for line in client.get(f"/v1/streams/formulas/releases.jsonl{view}").text.splitlines()
+    ]
     assert [row["cell"] for row in parsed[:6]] == FORMULAS
     assert [float(row["low"]) for row in rows] == [row["low"] for row in parsed]
     assert min(row["low"] for row in parsed) < 0  # numbers below zero are as they were
@@ -181,5 +234,7 @@ def test_metrics_pass_promtool(client: httpx.Client) -> None:
     client.post("/v1/streams/flu/events", json=["North"], headers=HEADERS).raise_for_status()
     page = client.get("/metrics", headers=HEADERS).text
     assert "# TYPE evercount_accept_seconds summary" in page
-    checked = subprocess.run([promtool, "check", "metrics"], input=page, capture_output=True, text=True, check=False)
+    checked = subprocess.run(
+        [promtool, "check", "metrics"], input=page, capture_output=True, text=True, check=False
+    )
     assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")

@@ -17,7 +17,12 @@ from tiers import soak_but
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from serving import ADMIN, HEADERS, HandClock, served
 
-COUNT = {"name": "open", "query": {"name": "count"}, "budget": {"epsilon": 1.0, "delta": 1e-9}, "public": True}
+COUNT = {
+    "name": "open",
+    "query": {"name": "count"},
+    "budget": {"epsilon": 1.0, "delta": 1e-9},
+    "public": True,
+}
 NOW = 1_790_000_000.0
 
 
@@ -32,23 +37,32 @@ NOW = 1_790_000_000.0
         ("0001-01-01T00:00:00Z", "52w", "America/New_York"),
     ],
 )
-def test_a_start_at_the_end_of_the_calendar_is_refused(tmp_path: Path, start: str, tick: str, zone: str) -> None:
+def test_a_start_at_the_end_of_the_calendar_is_refused(
+    tmp_path: Path, start: str, tick: str, zone: str
+) -> None:
     service = Service(Store(tmp_path / "a.db"), admin=ADMIN, clock=HandClock(NOW))
     with served(service) as client:
         refused = client.post(
-            "/v1/streams", json={**COUNT, "start": start, "tick": tick, "zone": zone}, headers=HEADERS
+            "/v1/streams",
+            json={**COUNT, "start": start, "tick": tick, "zone": zone},
+            headers=HEADERS,
         )
         assert refused.status_code == 422
         assert "between the years 1000 and 9000" in refused.json()["error"]["message"]
         assert client.get("/v1/streams").json()["streams"] == []
-        client.post("/v1/streams", json=COUNT, headers=HEADERS).raise_for_status()  # the name is free
+        # the name is free
+        client.post("/v1/streams", json=COUNT, headers=HEADERS).raise_for_status()
         assert [facts["name"] for facts in client.get("/v1/streams").json()["streams"]] == ["open"]
 
 
 @pytest.mark.parametrize(
     ("zone", "year", "tick"),
     soak_but(
-        [("America/New_York", 1000, "3660d"), ("Pacific/Kiritimati", 8999, "3660d"), ("UTC", 8999, "1h")],
+        [
+            ("America/New_York", 1000, "3660d"),
+            ("Pacific/Kiritimati", 8999, "3660d"),
+            ("UTC", 8999, "1h"),
+        ],
         [
             (zone, *when)
             for zone in ("UTC", "Pacific/Kiritimati", "America/New_York")
@@ -65,7 +79,8 @@ def test_a_legal_start_has_all_its_facts(tmp_path: Path, zone: str, year: int, t
         facts = client.get("/v1/streams/open").json()
         told = made.json()
         assert told.pop("published").startswith("Published: new events per tick (std ")
-        assert told == {key: facts[key] for key in told} or year < 2000  # ticks are closed meanwhile
+        # ticks are closed meanwhile
+        assert told == {key: facts[key] for key in told} or year < 2000
         assert client.get("/v1/streams").status_code == 200
 
 
@@ -106,4 +121,6 @@ def test_one_bad_stream_breaks_no_list(tmp_path: Path, caplog: pytest.LogCapture
 def test_the_rule_holds_for_every_schedule() -> None:
     with pytest.raises(ParameterError, match="between the years"):
         Schedule.of("1h", "9999-12-31T23:30:00Z")
-    assert Schedule.of("1h", "8999-12-31T23:30:00Z").show(Schedule.of("1h", "8999-12-31T23:30:00Z").start_of(10**6))
+    assert Schedule.of("1h", "8999-12-31T23:30:00Z").show(
+        Schedule.of("1h", "8999-12-31T23:30:00Z").start_of(10**6)
+    )

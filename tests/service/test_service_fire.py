@@ -1,6 +1,8 @@
-"""Real kill -9 of a real server while a client retries: nothing lost, nothing doubled, no other number released.
+"""Real kill -9 of a real server while a client retries: nothing lost, nothing doubled, no other
+number released.
 
-Run as a program this file is the server: a process that has everything imported forks one server per life.
+Run as a program this file is the server: a process that has everything imported forks one server
+per life.
 """
 
 from __future__ import annotations
@@ -37,7 +39,14 @@ DECLARATION = {
     "budget": {"epsilon": 0.5, "delta": 1e-9},
     "horizon": 8192,
 }
-CLOCKED = {**DECLARATION, "name": "clocked", "tick": "40ms", "horizon": None, "late": "next", "views": ["running"]}
+CLOCKED = {
+    **DECLARATION,
+    "name": "clocked",
+    "tick": "40ms",
+    "horizon": None,
+    "late": "next",
+    "views": ["running"],
+}
 UNLISTED = {
     **DECLARATION,
     "name": "unlisted",
@@ -48,11 +57,12 @@ PATIENCE = 300
 """Seconds after which a server that does not come up is a failure."""
 
 
-# -- the server ---------------------------------------------------------------------------------------------------
+# -- the server ------------------------------------------------------------------------------------
 
 
 def server() -> None:
-    """Fork one server for each line of standard input, and report when it is ready and when it ended."""
+    """Fork one server for each line of standard input, and report when it is ready and when it
+    ended."""
     import evercount.service.http_app
     import evercount.service.http_server  # noqa: F401 - imported before the forks
 
@@ -108,11 +118,13 @@ def serve_once(life: dict[str, Any]) -> None:
     store = Store(life["db"], head=Path(life["head"]) if life["head"] else None)
     service = Service(store, admin=ADMIN)
     for table in life["streams"]:
-        store.declare(StreamDeclaration.from_dict(table), service.clock.now(), Secret.from_hex(SECRET))
+        store.declare(
+            StreamDeclaration.from_dict(table), service.clock.now(), Secret.from_hex(SECRET)
+        )
     run(service, "127.0.0.1", 0, lambda address: tell({"address": address, "pid": os.getpid()}))
 
 
-# -- the client ---------------------------------------------------------------------------------------------------
+# -- the client ------------------------------------------------------------------------------------
 
 
 Forge = subprocess.Popen[str]
@@ -120,10 +132,17 @@ Forge = subprocess.Popen[str]
 
 
 class Supervisor(threading.Thread):
-    """Starts a server, lets it be killed, starts the next, until `kills` have died; the last one lives."""
+    """Starts a server, lets it be killed, starts the next, until `kills` have died; the last one
+    lives."""
 
     def __init__(
-        self, forge: Forge, place: str, head: Path | None, kills: int, seed: int, forget_keys: bool = False
+        self,
+        forge: Forge,
+        place: str,
+        head: Path | None,
+        kills: int,
+        seed: int,
+        forget_keys: bool = False,
     ) -> None:
         super().__init__(daemon=True)
         self.place, self.head, self.kills, self.forget_keys = place, head, kills, forget_keys
@@ -143,7 +162,9 @@ class Supervisor(threading.Thread):
             plan = {
                 "db": self.place,
                 "head": str(self.head) if self.head else None,
-                "kill": self.random.randint(1, 2 if self.forget_keys else self.steps) if inside else 0,
+                "kill": self.random.randint(1, 2 if self.forget_keys else self.steps)
+                if inside
+                else 0,
                 "after_commit": self.random.random() < 0.5 or self.forget_keys,
                 "forget_keys": self.forget_keys,
                 "streams": self.streams,
@@ -198,7 +219,9 @@ def insist(supervisor: Supervisor, client: httpx.Client, path: str, **rest: Any)
     """Send a request until it is answered."""
     while True:
         try:
-            answer = client.post(supervisor.address() + path, headers={**HEADERS, **rest.pop("headers", {})}, **rest)
+            answer = client.post(
+                supervisor.address() + path, headers={**HEADERS, **rest.pop("headers", {})}, **rest
+            )
         except httpx.TransportError:
             continue
         if answer.status_code == 503:
@@ -208,13 +231,17 @@ def insist(supervisor: Supervisor, client: httpx.Client, path: str, **rest: Any)
         return found
 
 
-def send(supervisor: Supervisor, client: httpx.Client, key: str, events: list[str], name: str = "fire") -> int:
+def send(
+    supervisor: Supervisor, client: httpx.Client, key: str, events: list[str], name: str = "fire"
+) -> int:
     body = json.dumps(events)
     headers = {"Idempotency-Key": key, "Content-Type": "application/json"}
     while True:
         try:
             merged = {**HEADERS, **headers}
-            answer = client.post(supervisor.address() + f"/v1/streams/{name}/events", headers=merged, content=body)
+            answer = client.post(
+                supervisor.address() + f"/v1/streams/{name}/events", headers=merged, content=body
+            )
         except httpx.TransportError:
             continue
         if answer.status_code == 503:
@@ -226,7 +253,8 @@ def send(supervisor: Supervisor, client: httpx.Client, key: str, events: list[st
 def under_fire(
     forge: Forge, place: str, head: Path | None, kills: int, seed: int, forget_keys: bool = False
 ) -> tuple[list[np.ndarray], np.ndarray, list[dict[str, Any]]]:
-    """(totals of every closed tick, totals of the open tick, what was answered when ticks were closed)."""
+    """(totals of every closed tick, totals of the open tick, what was answered when ticks were
+    closed)."""
     generator = random.Random(seed + 1)
     supervisor = Supervisor(forge, place, head, kills, seed, forget_keys)
     supervisor.start()
@@ -248,13 +276,19 @@ def under_fire(
                 if supervisor.killed >= kills and tick > 3:
                     return expected, totals, answers
                 expected.append(totals)
-                answers.append(insist(supervisor, client, f"/v1/streams/fire/close-tick?tick={tick}"))
+                answers.append(
+                    insist(supervisor, client, f"/v1/streams/fire/close-tick?tick={tick}")
+                )
     finally:
         supervisor.stop()
 
 
 def check(
-    place: str, head: Path | None, expected: list[np.ndarray], open_totals: np.ndarray, answers: list[Any]
+    place: str,
+    head: Path | None,
+    expected: list[np.ndarray],
+    open_totals: np.ndarray,
+    answers: list[Any],
 ) -> None:
     """The store against an uninterrupted run with the same secret, bit for bit."""
     store = Store(place, head=head)
@@ -274,7 +308,9 @@ def check(
 
 
 def opened_forge() -> Forge:
-    return subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
 
 
 @pytest.fixture(scope="module")
@@ -294,7 +330,8 @@ def test_postgresql_survives_kills(tmp_path: Path, forge: Forge, postgres: Postg
 
 
 def test_the_fire_finds_a_server_that_forgets_keys(tmp_path: Path, forge: Forge) -> None:
-    """Negative control: killed between commit and answer, a server without keys counts the retry again."""
+    """Negative control: killed between commit and answer, a server without keys counts the retry
+    again."""
     place = str(tmp_path / "fire.db")
     found = under_fire(forge, place, None, kills=2, seed=13, forget_keys=True)
     with pytest.raises(AssertionError):
@@ -302,7 +339,8 @@ def test_the_fire_finds_a_server_that_forgets_keys(tmp_path: Path, forge: Forge)
 
 
 def clock_under_fire(forge: Forge, place: str, head: Path | None, kills: int, seed: int) -> None:
-    """Ticks that end by the clock while servers die: the sums under the noise are those of what was accepted."""
+    """Ticks that end by the clock while servers die: the sums under the noise are those of what was
+    accepted."""
     generator = random.Random(seed)
     supervisor = Supervisor(forge, place, head, kills, seed)
     supervisor.streams = [CLOCKED]
@@ -339,7 +377,8 @@ def test_the_clock_survives_kills(tmp_path: Path, forge: Forge) -> None:
 
 
 def keys_under_fire(forge: Forge, place: str, head: Path | None, kills: int, seed: int) -> None:
-    """Keys that nobody listed become public while servers die: as in one life, and every retry reads the same back."""
+    """Keys that nobody listed become public while servers die: as in one life, and every retry
+    reads the same back."""
     generator = random.Random(seed)
     supervisor = Supervisor(forge, place, head, kills, seed)
     supervisor.streams = [UNLISTED]
@@ -351,21 +390,33 @@ def keys_under_fire(forge: Forge, place: str, head: Path | None, kills: int, see
             while supervisor.killed < kills or len(ticks) < 12:
                 tick, events = len(ticks) + 1, [f"only in {len(ticks)}"]
                 for batch in range(generator.randint(1, 3)):
-                    some = generator.choices([*KEYS, f"from {tick // 4}"], k=generator.randint(1, 40))
+                    some = generator.choices(
+                        [*KEYS, f"from {tick // 4}"], k=generator.randint(1, 40)
+                    )
                     assert send(supervisor, client, f"{tick} {batch}", some, "unlisted") == tick
                     events += some
                 send(supervisor, client, f"{tick} rare", events[:1], "unlisted")
                 ticks.append(events)
-                answers.append(insist(supervisor, client, f"/v1/streams/unlisted/close-tick?tick={tick}"))
+                answers.append(
+                    insist(supervisor, client, f"/v1/streams/unlisted/close-tick?tick={tick}")
+                )
     finally:
         supervisor.stop()
     store = Store(place, head=head)
     try:
         assert store.verify(store.head) == []
         assert list(all_releases(store, "unlisted")) == answers
-        plain = store.find("unlisted").declaration.build(secret=Secret.from_hex(SECRET), replay=True)
-        assert [release["values"] for release in answers] == [plain.step(tick).values.tolist() for tick in ticks]
-        assert stored_labels(store, "unlisted") == list(plain.labels) == list(store.find("unlisted").labels)
+        plain = store.find("unlisted").declaration.build(
+            secret=Secret.from_hex(SECRET), replay=True
+        )
+        assert [release["values"] for release in answers] == [
+            plain.step(tick).values.tolist() for tick in ticks
+        ]
+        assert (
+            stored_labels(store, "unlisted")
+            == list(plain.labels)
+            == list(store.find("unlisted").labels)
+        )
         assert set(KEYS) < set(plain.labels)
     finally:
         store.close()
@@ -377,7 +428,9 @@ def test_discovered_keys_survive_kills(tmp_path: Path, forge: Forge) -> None:
 
 
 @pytest.mark.soak
-def test_discovered_keys_survive_many_kills(tmp_path: Path, forge: Forge, postgres: Postgres) -> None:
+def test_discovered_keys_survive_many_kills(
+    tmp_path: Path, forge: Forge, postgres: Postgres
+) -> None:
     keys_under_fire(forge, str(tmp_path / "fire.db"), None, kills=100, seed=26)
     keys_under_fire(forge, postgres.fresh(), tmp_path / "pg.head", kills=50, seed=27)
 

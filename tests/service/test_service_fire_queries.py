@@ -1,4 +1,5 @@
-"""kill -9 of `serve` with a stream of every query in the registry, events and users protected: as in one life."""
+"""kill -9 of `serve` with a stream of every query in the registry, events and users protected: as
+in one life."""
 
 from __future__ import annotations
 
@@ -20,9 +21,14 @@ from evercount.store import Accepted, Store, StreamDeclaration
 from small_queries import SMALL, TICKS, events_of
 from stored import all_releases
 
-ELSEWHERE = {"prefix": "its encoder is code of the operator: tests/store/test_store_open_encoder.py"}
+ELSEWHERE = {
+    "prefix": "its encoder is code of the operator: tests/store/test_store_open_encoder.py"
+}
 EVENTS = {"epsilon": 1.0, "delta": 1e-6}
-UNITS: dict[str, dict[str, Any]] = {"events": EVENTS, "users": {**EVENTS, "unit": "user", "max_events": 1}}
+UNITS: dict[str, dict[str, Any]] = {
+    "events": EVENTS,
+    "users": {**EVENTS, "unit": "user", "max_events": 1},
+}
 
 
 def declarations() -> list[StreamDeclaration]:
@@ -30,7 +36,11 @@ def declarations() -> list[StreamDeclaration]:
     found = []
     for query in sorted(set(QUERIES) - set(ELSEWHERE)):
         for unit, budget in UNITS.items():
-            table = {"query": {"name": query, "parameters": SMALL[query]}, "budget": budget, "horizon": TICKS}
+            table = {
+                "query": {"name": query, "parameters": SMALL[query]},
+                "budget": budget,
+                "horizon": TICKS,
+            }
             try:
                 named = {**table, "name": f"{query}-{unit}", "start": "2026-01-01T00:00:00Z"}
                 found.append(StreamDeclaration.from_dict(named))
@@ -40,17 +50,23 @@ def declarations() -> list[StreamDeclaration]:
 
 
 def bodies(one: StreamDeclaration) -> list[list[Any]]:
-    """The events of each tick as a client sends them; each user has two events, of which the cap takes one."""
+    """The events of each tick as a client sends them; each user has two events, of which the cap
+    takes one."""
     read, ticks = universe(one.query).tick, []
     for number, events in enumerate(events_of(one.query)):
         tick = [read([event])[0] if isinstance(read([event]), list) else event for event in events]
         if one.budget.unit == "user" and one.query.people is None:
-            tick = [{"user": f"u{(number + place) // 2}", "event": event} for place, event in enumerate(tick)]
+            tick = [
+                {"user": f"u{(number + place) // 2}", "event": event}
+                for place, event in enumerate(tick)
+            ]
         ticks.append(tick)
     return ticks
 
 
-def one_life(place: Path, streams: list[StreamDeclaration], ticks: int) -> dict[str, list[dict[str, Any]]]:
+def one_life(
+    place: Path, streams: list[StreamDeclaration], ticks: int
+) -> dict[str, list[dict[str, Any]]]:
     """What a store releases that nobody disturbs, with the same secret and events."""
     store, found = Store(place), {}
     for one in streams:
@@ -71,12 +87,15 @@ def forge() -> Iterator[Forge]:
         yield found
 
 
-def under_fire(forge: Forge, folder: Path, place: str, kills: int, seed: int, ticks: int = TICKS) -> None:
+def under_fire(
+    forge: Forge, folder: Path, place: str, kills: int, seed: int, ticks: int = TICKS
+) -> None:
     streams = declarations()
     assert {one.query.name for one in streams} | set(ELSEWHERE) == set(QUERIES)
     supervisor = Supervisor(forge, place, folder / "head", kills, seed)
     supervisor.streams = [one.to_dict() for one in streams]
-    supervisor.steps = 2500  # a start takes about 600: some servers die while they start, most while they serve
+    # a start takes about 600: some servers die while they start, most while they serve
+    supervisor.steps = 2500
     supervisor.start()
     answers: dict[str, list[dict[str, Any]]] = {one.name: [] for one in streams}
     told = {one.name: bodies(one)[:ticks] for one in streams}
@@ -86,7 +105,9 @@ def under_fire(forge: Forge, folder: Path, place: str, kills: int, seed: int, ti
                 for one in streams:
                     events = told[one.name][tick - 1]
                     for _ in range(2 if events else 0):  # the second is a retry
-                        assert send(supervisor, client, f"{one.name} {tick}", events, one.name) == tick
+                        assert (
+                            send(supervisor, client, f"{one.name} {tick}", events, one.name) == tick
+                        )
                     path = f"/v1/streams/{one.name}/close-tick?tick={tick}"
                     answers[one.name].append(insist(supervisor, client, path))
     finally:
@@ -101,7 +122,9 @@ def under_fire(forge: Forge, folder: Path, place: str, kills: int, seed: int, ti
     assert released == answers
     wanted = one_life(folder / "quiet.db", streams, ticks)
     for name, releases in wanted.items():
-        assert [one["values"] for one in released[name]] == [one["values"] for one in releases], name
+        assert [one["values"] for one in released[name]] == [one["values"] for one in releases], (
+            name
+        )
 
 
 def test_every_query_survives_kills(tmp_path: Path, forge: Forge) -> None:

@@ -1,4 +1,5 @@
-"""Malformed requests by hypothesis and schemathesis: no 500, one error shape, and no raw count in any answer."""
+"""Malformed requests by hypothesis and schemathesis: no 500, one error shape, and no raw count in
+any answer."""
 
 from __future__ import annotations
 
@@ -28,13 +29,28 @@ from serving import ADMIN, HEADERS, served
 RAW = 7_654_321
 """A raw sum that no answer may hold."""
 TINY = {"epsilon": 1e-4, "delta": 1e-12}
-"""So little budget that the noise hides RAW: a release that holds its digits is a leak, not a chance."""
+"""So little budget that the noise hides RAW: a release that holds its digits is a leak, not a
+chance."""
 STREAMS: list[dict[str, Any]] = [
-    {"name": "keys", "query": {"name": "histogram", "parameters": {"keys": ["a", "b"], "removals": True}}},
-    {"name": "many", "query": {"name": "top-k", "parameters": {"keys": 5, "max_keys_per_event": 3}}, "tick": "24h"},
-    {"name": "sum", "query": {"name": "sum", "parameters": {"low": -1, "high": 1, "grid": 0.5}}, "public": True},
+    {
+        "name": "keys",
+        "query": {"name": "histogram", "parameters": {"keys": ["a", "b"], "removals": True}},
+    },
+    {
+        "name": "many",
+        "query": {"name": "top-k", "parameters": {"keys": 5, "max_keys_per_event": 3}},
+        "tick": "24h",
+    },
+    {
+        "name": "sum",
+        "query": {"name": "sum", "parameters": {"low": -1, "high": 1, "grid": 0.5}},
+        "public": True,
+    },
     {"name": "count", "query": {"name": "count"}, "unit": "user"},
-    {"name": "words", "query": {"name": "substrings", "parameters": {"alphabet": "ab", "max_length": 2}}},
+    {
+        "name": "words",
+        "query": {"name": "substrings", "parameters": {"alphabet": "ab", "max_length": 2}},
+    },
     {"name": "edges", "query": {"name": "edges", "parameters": {"vertices": 5}}},
     {"name": "cuts", "query": {"name": "cuts", "parameters": {"vertices": 4}}},
 ]
@@ -46,28 +62,39 @@ def fill(store: Store) -> None:
         unit = {"unit": "user", "max_events": 3} if table.get("unit") else {}
         rest = {key: value for key, value in table.items() if key != "unit"}
         live = store.declare(
-            StreamDeclaration.from_dict({**rest, "budget": {**TINY, **unit}, "horizon": 4096}), time.time()
+            StreamDeclaration.from_dict({**rest, "budget": {**TINY, **unit}, "horizon": 4096}),
+            time.time(),
         )
         if not live.declaration.remembers:
             live.totals = np.full_like(live.totals, RAW)
 
 
 numbers = st.one_of(
-    st.integers(-3, 9), st.integers(-(2**70), 2**70), st.floats(), st.sampled_from([0.5, 1e308, -0.0, 2**53])
+    st.integers(-3, 9),
+    st.integers(-(2**70), 2**70),
+    st.floats(),
+    st.sampled_from([0.5, 1e308, -0.0, 2**53]),
 )
 texts = st.one_of(
-    st.sampled_from(["a", "b", "", "keys", "\x00", "\ud800", "2026-01-01T00:00:00Z"]), st.text(max_size=8)
+    st.sampled_from(["a", "b", "", "keys", "\x00", "\ud800", "2026-01-01T00:00:00Z"]),
+    st.text(max_size=8),
 )
 leaves = st.one_of(st.none(), st.booleans(), numbers, texts)
-names = st.sampled_from(["key", "keys", "value", "edge", "letter", "event", "user", "time", "a", "x"])
+names = st.sampled_from(
+    ["key", "keys", "value", "edge", "letter", "event", "user", "time", "a", "x"]
+)
 values = st.recursive(
-    leaves, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(names | texts, inner, max_size=4), max_leaves=8
+    leaves,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(names | texts, inner, max_size=4),
+    max_leaves=8,
 )
 fields = ("key", "value", "user", "time", "edge", "letter")
 objects = st.fixed_dictionaries({}, optional=dict.fromkeys(fields, values))
 events = st.lists(st.one_of(leaves, objects, values), max_size=6)
 kinds = st.sampled_from(["count", "histogram", "sum", "edges", "cuts", "nothing"])
-arguments = st.dictionaries(st.sampled_from(["keys", "lo", "hi", "grid", "width", "vertices", "k"]), values, max_size=3)
+arguments = st.dictionaries(
+    st.sampled_from(["keys", "lo", "hi", "grid", "width", "vertices", "k"]), values, max_size=3
+)
 rest = {
     "tick": st.sampled_from(["1h", "manual", "0s", "999999d"]) | values,
     "start": st.sampled_from(["2026-01-01", "9999-12-31T23:59:59Z", 0, 1e10]) | values,
@@ -81,8 +108,12 @@ declarations = st.fixed_dictionaries(
     {},
     optional={
         "name": texts | st.sampled_from(["new", "keys"]),
-        "query": st.fixed_dictionaries({"name": kinds}, optional={"parameters": arguments}) | values,
-        "budget": st.fixed_dictionaries({"epsilon": numbers, "delta": numbers}, optional={"unit": values}) | values,
+        "query": st.fixed_dictionaries({"name": kinds}, optional={"parameters": arguments})
+        | values,
+        "budget": st.fixed_dictionaries(
+            {"epsilon": numbers, "delta": numbers}, optional={"unit": values}
+        )
+        | values,
         **rest,
     },
 )
@@ -100,7 +131,10 @@ plausible = st.builds(
                 ]
             ),
             "budget": st.fixed_dictionaries(
-                {"epsilon": st.sampled_from([1e-9, 0.5, 40, 1e6]), "delta": st.sampled_from([1e-300, 1e-15, 1e-9, 0.9])}
+                {
+                    "epsilon": st.sampled_from([1e-9, 0.5, 40, 1e6]),
+                    "delta": st.sampled_from([1e-300, 1e-15, 1e-9, 0.9]),
+                }
             ),
         }
     ),
@@ -120,7 +154,9 @@ bodies = st.one_of(
     st.lists(values.map(dumped), max_size=4).map(b"\n".join),
     st.tuples(events.map(dumped), st.integers(0, 60)).map(lambda pair: pair[0][: pair[1]]),
 )
-streams = st.sampled_from([table["name"] for table in STREAMS]) | st.sampled_from(["none", "..", "%00", "a%2Fb", "é"])
+streams = st.sampled_from([table["name"] for table in STREAMS]) | st.sampled_from(
+    ["none", "..", "%00", "a%2Fb", "é"]
+)
 ends = st.sampled_from(
     [
         "",
@@ -138,7 +174,16 @@ ends = st.sampled_from(
 paths = st.one_of(
     st.builds("/v1/streams/{}{}".format, streams, ends),
     st.sampled_from(
-        ["/v1/streams", "/v1/tokens", "/v1/tokens/0", "/v1/ledger", "/v1/plan", "/metrics", "/docs", "/nothing"]
+        [
+            "/v1/streams",
+            "/v1/tokens",
+            "/v1/tokens/0",
+            "/v1/ledger",
+            "/v1/plan",
+            "/metrics",
+            "/docs",
+            "/nothing",
+        ]
     ),
     st.sampled_from(["/static/x", "/static/..", "/vendor/uplot/%2e%2e", "/"]),
 )
@@ -151,7 +196,9 @@ headers = st.fixed_dictionaries(
     {},
     optional={
         "Authorization": st.sampled_from([f"Bearer {ADMIN}"] * 6 + ["Bearer x", "Basic", ""]),
-        "Content-Type": st.sampled_from(["application/json", "application/x-ndjson", "text/plain", ";", ""]),
+        "Content-Type": st.sampled_from(
+            ["application/json", "application/x-ndjson", "text/plain", ";", ""]
+        ),
         "Idempotency-Key": st.sampled_from(["k", "l", "m" * 300, "é", ""]),
         "Last-Event-ID": st.sampled_from(["1", "-1", "x", "9" * 30]),
     },
@@ -179,17 +226,25 @@ declared = st.tuples(
 )
 asked = st.tuples(
     st.sampled_from(["GET", "POST"]),
-    st.builds("/v1/streams/{}{}".format, known, st.sampled_from(["/releases", "/plan", "/close-tick", ""])),
+    st.builds(
+        "/v1/streams/{}{}".format, known, st.sampled_from(["/releases", "/plan", "/close-tick", ""])
+    ),
     queries,
     st.just({"Authorization": f"Bearer {ADMIN}"}),
     st.just(b""),
 )
-wild = st.tuples(st.sampled_from(["POST"] * 5 + ["GET"] * 3 + ["PUT", "HEAD"]), paths, queries, headers, bodies)
+wild = st.tuples(
+    st.sampled_from(["POST"] * 5 + ["GET"] * 3 + ["PUT", "HEAD"]), paths, queries, headers, bodies
+)
 ended = st.tuples(  # not the streams that the other requests go to
     st.just("DELETE"),
-    st.sampled_from(["/v1/tokens/0", "/v1/tokens/x", "/v1/streams/none", "/v1/streams/new", "/v1/streams/%00"]),
+    st.sampled_from(
+        ["/v1/tokens/0", "/v1/tokens/x", "/v1/streams/none", "/v1/streams/new", "/v1/streams/%00"]
+    ),
     st.dictionaries(
-        st.sampled_from(["successor", "reason"]), texts.map(repr) | st.sampled_from(["newer", "n1"]), max_size=2
+        st.sampled_from(["successor", "reason"]),
+        texts.map(repr) | st.sampled_from(["newer", "n1"]),
+        max_size=2,
     ),
     headers,
     st.just(b""),
@@ -199,7 +254,10 @@ requests = st.one_of(posted, posted, posted, declared, declared, asked, wild, en
 
 
 def check(answer: httpx.Response, store: Store) -> None:
-    assert answer.status_code < 500 or answer.status_code in (501, 503), (answer.status_code, answer.text)
+    assert answer.status_code < 500 or answer.status_code in (501, 503), (
+        answer.status_code,
+        answer.text,
+    )
     if answer.status_code >= 400 and answer.request.method != "HEAD":
         # `events`: how many a batch had that came a second time with other events
         assert sorted({*answer.json()["error"]} - {"events"}) == ["message", "remedy", "type"]
@@ -215,7 +273,9 @@ class Target:
     def __init__(self, folder: Path) -> None:
         self.store = Store(folder / "fuzz.db")
         fill(self.store)
-        self.service = Service(self.store, admin=ADMIN, limits=Limits(rate=1e9, burst=1e9, body=5000))
+        self.service = Service(
+            self.store, admin=ADMIN, limits=Limits(rate=1e9, burst=1e9, body=5000)
+        )
         self.runner = asyncio.Runner()
         self.service.hub.loop = self.runner.get_loop()
         transport = httpx.ASGITransport(create_app(self.service), raise_app_exceptions=True)
@@ -246,7 +306,11 @@ def fuzz(target: Target, examples: int) -> list[tuple[Any, ...]]:
     seen: list[tuple[Any, ...]] = []
 
     @settings(
-        max_examples=examples, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck)
+        max_examples=examples,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        suppress_health_check=list(HealthCheck),
     )
     @given(requests)
     def run(request: tuple[Any, ...]) -> None:
@@ -313,7 +377,11 @@ def test_what_the_description_allows_is_answered(tmp_path: Path) -> None:
                 continue  # it never ends
 
             @settings(
-                max_examples=12, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck)
+                max_examples=12,
+                deadline=None,
+                database=None,
+                derandomize=True,
+                suppress_health_check=list(HealthCheck),
             )
             @given(case=operation.as_strategy())
             def run(case: Any) -> None:
@@ -321,7 +389,11 @@ def test_what_the_description_allows_is_answered(tmp_path: Path) -> None:
                 answer = case.call(base_url=str(client.base_url))
                 assert answer.status_code < 500 or answer.status_code in (501, 503), answer.text
                 if answer.status_code >= 400:
-                    assert sorted(json.loads(answer.content)["error"]) == ["message", "remedy", "type"]
+                    assert sorted(json.loads(answer.content)["error"]) == [
+                        "message",
+                        "remedy",
+                        "type",
+                    ]
                 assert str(RAW).encode() not in answer.content
 
             run()

@@ -1,4 +1,5 @@
-"""A database that holds another history than the published one: nothing of that history is shown, by any route."""
+"""A database that holds another history than the published one: nothing of that history is shown,
+by any route."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ def declared(name: str) -> StreamDeclaration:
 
 @pytest.fixture
 def forked(tmp_path: Path) -> Path:
-    """A store in whose place a copy lies that released tick 4 from other data with the same noise."""
+    """A store in whose place a copy lies that released tick 4 from other data with the same
+    noise."""
     place, copy = tmp_path / "a.db", tmp_path / "b.db"
     store = Store(place)
     for name in QUERIES:
@@ -70,7 +72,10 @@ def test_a_service_whose_file_declares_it_starts_with_the_others(forked: Path) -
 @pytest.mark.parametrize("opened", [Store, WatchedStore])
 def test_no_route_shows_it(forked: Path, opened: type[Store]) -> None:
     service = Service(opened(forked), admin=ADMIN)
-    assert {name: ended.readable for name, ended in service.store.ended.items()} == {"one": False, "keys": False}
+    assert {name: ended.readable for name, ended in service.store.ended.items()} == {
+        "one": False,
+        "keys": False,
+    }
     with served(service) as client:
         client.headers.pop("authorization", None)
         for suffix in ("", ".csv", ".json"):
@@ -87,4 +92,9 @@ def test_the_export_command_refuses_it(forked: Path) -> None:
     done = CliRunner().invoke(app, ["store", "export-releases", "one", "--db", str(forked)])
     assert done.exit_code == 5
     assert "1," not in done.stdout
-    assert CliRunner().invoke(app, ["store", "export-releases", "other", "--db", str(forked)]).exit_code == 0
+    assert (
+        CliRunner()
+        .invoke(app, ["store", "export-releases", "other", "--db", str(forked)])
+        .exit_code
+        == 0
+    )

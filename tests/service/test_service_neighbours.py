@@ -1,4 +1,5 @@
-"""What can be seen from outside is the same for neighbouring streams, byte for byte, but for the released numbers."""
+"""What can be seen from outside is the same for neighbouring streams, byte for byte, but for the
+released numbers."""
 
 from __future__ import annotations
 
@@ -29,8 +30,16 @@ HOURLY = {"budget": BUDGET, "tick": "1h", "start": START, "horizon": 100, "publi
 STREAMS: list[dict[str, Any]] = [
     {"name": "keys", "query": {"name": "histogram", "parameters": {"keys": ["a", "b"]}}, **HOURLY},
     {"name": "few", "query": {"name": "count", "parameters": {"most_per_tick": 5}}, **HOURLY},
-    {"name": "edges", "query": {"name": "triangles", "parameters": {"vertices": 9, "max_degree": 2}}, **HOURLY},
-    {"name": "words", "query": {"name": "substrings", "parameters": {"alphabet": "ab", "max_length": 2}}, **HOURLY},
+    {
+        "name": "edges",
+        "query": {"name": "triangles", "parameters": {"vertices": 9, "max_degree": 2}},
+        **HOURLY,
+    },
+    {
+        "name": "words",
+        "query": {"name": "substrings", "parameters": {"alphabet": "ab", "max_length": 2}},
+        **HOURLY,
+    },
     {"name": "sums", "query": {"name": "sum", "parameters": {"low": -1, "high": 1}}, **HOURLY},
     {
         "name": "users",
@@ -56,7 +65,8 @@ OTHERS: dict[str, list[Any]] = {
     "friends": [{"user": "x", "edge": [0, 1]}],
     "hidden": [1, 1],
 }
-"""What other people send; neighbouring streams have one event more, or one event that is another."""
+"""What other people send; neighbouring streams have one event more, or one event that is
+another."""
 EVENT: dict[str, tuple[Any, Any]] = {
     "keys": ("a", "b"),
     "few": (2, 1),
@@ -70,16 +80,17 @@ EVENT: dict[str, tuple[Any, Any]] = {
 PROBES: list[tuple[str, Any]] = [
     ("keys", ["a"]), ("keys", ["c"]), ("keys", []), ("few", [5]), ("few", [6]), ("few", [1, 1, 1]),
     ("edges", [[1, 7]]),
-    ("edges", [[1, 2]]), ("edges", [[1, 2], [1, 2]]), ("edges", [[0, 3], [0, 4], [0, 5]]), ("edges", [[1, 1]]),
-    ("edges", [[5, 6], [0, 99]]), ("words", ["b", "z"]), ("words", ["b"]), ("sums", [1, 2]), ("sums", [1]),
-    ("users", [{"user": "x", "key": "a"}]), ("users", [{"user": "x", "key": "q"}]), ("users", [{"user": "x"}]),
+    ("edges", [[1, 2]]), ("edges", [[1, 2], [1, 2]]), ("edges", [[0, 3], [0, 4], [0, 5]]),
+    ("edges", [[1, 1]]), ("edges", [[5, 6], [0, 99]]), ("words", ["b", "z"]), ("words", ["b"]),
+    ("sums", [1, 2]), ("sums", [1]), ("users", [{"user": "x", "key": "a"}]),
+    ("users", [{"user": "x", "key": "q"}]), ("users", [{"user": "x"}]),
     ("users", [{"user": "x", "key": "b"}, {"user": "x", "key": "b"}, {"user": "x", "key": "q"}]),
     ("friends", [{"user": "x", "edge": [4, 4]}]), ("friends", [{"user": "x", "edge": [3, 4]}]),
     ("hidden", [1]), ("hidden", ["x"]), ("none", [1]),
 ]  # fmt: skip
 READS = [
-    "/metrics", "/openapi.json", "/docs", "/healthz", "/readyz", "/v1/streams", "/v1/ledger", "/v1/tokens", "/",
-    "/static/app.js", "/v1/plan?horizon=64", "/nothing", "/v1/streams/none",
+    "/metrics", "/openapi.json", "/docs", "/healthz", "/readyz", "/v1/streams", "/v1/ledger",
+    "/v1/tokens", "/", "/static/app.js", "/v1/plan?horizon=64", "/nothing", "/v1/streams/none",
     *(f"/v1/streams/{table['name']}{end}" for table in STREAMS for end in ("", "/releases")),
     *(f"/v1/streams/{table['name']}/plan?points=5" for table in STREAMS),
 ]  # fmt: skip
@@ -123,7 +134,9 @@ def without_numbers(value: Any) -> Any:
 def seen(answer: httpx.Response) -> tuple[Any, ...]:
     """Everything of an answer but the time of day and the released numbers."""
     headers = {name: value for name, value in answer.headers.items() if name != "date"}
-    text = re.sub(r"(evercount_uptime_seconds|evercount_clock_skew_seconds) -?\d+", r"\1", answer.text)
+    text = re.sub(
+        r"(evercount_uptime_seconds|evercount_clock_skew_seconds) -?\d+", r"\1", answer.text
+    )
     text = re.sub(r"(evercount_released_value{.*}) .*", r"\1", text)
     if text != answer.text:
         headers.pop("content-length")
@@ -134,7 +147,8 @@ def seen(answer: httpx.Response) -> tuple[Any, ...]:
 
 
 def look(folder: Path, caplog: pytest.LogCaptureFixture, others: Others) -> tuple[Seen, list[Any]]:
-    """All that readers, another writer and the log see while others send their events; and the released numbers."""
+    """All that readers, another writer and the log see while others send their events; and the
+    released numbers."""
     caplog.clear()
     clock = HandClock(Schedule.of("1h", START).begin / 1e6)
     store = Store(folder / "a.db")
@@ -170,9 +184,13 @@ def look(folder: Path, caplog: pytest.LogCaptureFixture, others: Others) -> tupl
                     else:
                         made.append((f"sse {table['name']}", line))
                 made.append(("sse headers", {k: v for k, v in live.headers.items() if k != "date"}))
-        numbers = [client.get(f"/v1/streams/{t['name']}/releases", headers=HEADERS).json() for t in STREAMS]
+        numbers = [
+            client.get(f"/v1/streams/{t['name']}/releases", headers=HEADERS).json() for t in STREAMS
+        ]
     logged = [
-        (r.name, r.levelname, r.getMessage()) for r in caplog.records if r.name.startswith(("evercount", "uvicorn"))
+        (r.name, r.levelname, r.getMessage())
+        for r in caplog.records
+        if r.name.startswith(("evercount", "uvicorn"))
     ]
     return [*made, ("log", logged)], numbers
 
@@ -182,7 +200,9 @@ def differences(one: Seen, other: Seen) -> list[tuple[Any, Any]]:
     return [pair for pair in zip(one, other, strict=True) if pair[0] != pair[1]]
 
 
-def test_neighbours_look_alike_from_outside(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_neighbours_look_alike_from_outside(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Add-remove, replace, and an event that comes in a request of its own."""
     caplog.set_level(logging.DEBUG)
     looks = {}
@@ -190,18 +210,29 @@ def test_neighbours_look_alike_from_outside(tmp_path: Path, caplog: pytest.LogCa
         folder = tmp_path / others.__name__
         folder.mkdir()
         looks[others] = look(folder, caplog, others)
-    for first, second in ((nothing_more, one_more), (one_more, another), (nothing_more, in_a_request_of_its_own)):
+    for first, second in (
+        (nothing_more, one_more),
+        (one_more, another),
+        (nothing_more, in_a_request_of_its_own),
+    ):
         (one, released), (other, changed) = looks[first], looks[second]
         assert differences(one, other) == []
         assert len(one) > 300
-        differ = {t["name"] for t, before, after in zip(STREAMS, released, changed, strict=True) if before != after}
-        assert differ >= {"keys", "words", "sums", "hidden"}, "streams that do not differ test nothing"
+        differ = {
+            t["name"]
+            for t, before, after in zip(STREAMS, released, changed, strict=True)
+            if before != after
+        }
+        assert differ >= {"keys", "words", "sums", "hidden"}, (
+            "streams that do not differ test nothing"
+        )
 
 
 def test_a_leak_would_be_seen(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Negative control: a raw number in a fact, a metric that exists from the first batch on, a line per batch.
+    """Negative control: a raw number in a fact, a metric that exists from the first batch on, a
+    line per batch.
 
     Each of them shows in another place, so one look sees whether all three are found.
     """

@@ -1,4 +1,5 @@
-"""Very many new keys at a late tick: their noise is drawn while the writer works, events are taken, nothing is lost."""
+"""Very many new keys at a late tick: their noise is drawn while the writer works, events are taken,
+nothing is lost."""
 
 from __future__ import annotations
 
@@ -46,11 +47,17 @@ def clock() -> HandClock:
 def service(tmp_path: Path, clock: HandClock) -> Iterator[Service]:
     store = Store(tmp_path / "a.db")
     live = store.declare(StreamDeclaration.from_dict(KEYS), clock.now(), SECRET)
-    store.declare(StreamDeclaration.from_dict({**KEYS, "name": "manual", "tick": "manual"}), clock.now())
-    store.declare(StreamDeclaration.from_dict({**KEYS, "name": "other", "query": "count", "tick": "manual"}), BEGIN)
+    store.declare(
+        StreamDeclaration.from_dict({**KEYS, "name": "manual", "tick": "manual"}), clock.now()
+    )
+    store.declare(
+        StreamDeclaration.from_dict({**KEYS, "name": "other", "query": "count", "tick": "manual"}),
+        BEGIN,
+    )
     store.close_ticks(live, LATE - 1, 0.0)
     assert live.ahead is not None
-    live.ahead.result()  # else the first events would find a thread that is still busy, and nothing would look again
+    # else the first events would find a thread that is still busy, and nothing would look again
+    live.ahead.result()
     clock.moment = BEGIN + (LATE - 1) * HOUR
     yield Service(store, clock=clock, admin=ADMIN)
     store.close()
@@ -98,7 +105,9 @@ class Sender(threading.Thread):
 
     def until_the_writer_has_it(self, service: Service) -> None:
         """It is answered, or waits for a tick to close."""
-        while self.is_alive() and not any(batch.size == len(self.events) for batch in waiting_batches(service)):
+        while self.is_alive() and not any(
+            batch.size == len(self.events) for batch in waiting_batches(service)
+        ):
             post(self.there, "other", [1])  # the writer's turn
 
     def answer(self) -> httpx.Response:
@@ -115,14 +124,21 @@ def seen(answer: httpx.Response) -> tuple[int, Any, str | None]:
     return answer.status_code, answer.json(), answer.headers.get("retry-after")
 
 
-@pytest.mark.parametrize("new", [[], ["b"] * 40], ids=["no new keys", "new keys whose noise takes long"])
+@pytest.mark.parametrize(
+    "new", [[], ["b"] * 40], ids=["no new keys", "new keys whose noise takes long"]
+)
 def test_new_keys_change_no_answer(
-    client: httpx.Client, service: Service, clock: HandClock, monkeypatch: pytest.MonkeyPatch, new: list[str]
+    client: httpx.Client,
+    service: Service,
+    clock: HandClock,
+    monkeypatch: pytest.MonkeyPatch,
+    new: list[str],
 ) -> None:
-    """What other senders are told, and which tick counts their events, is the same whatever keys a tick has brought.
+    """What other senders are told, and which tick counts their events, is the same whatever keys a
+    tick has brought.
 
-    A batch that comes before its own tick is open counts in it, also if that tick ends, too, while the batch waits: its
-    events have times, and late ones would be dropped.
+    A batch that comes before its own tick is open counts in it, also if that tick ends, too, while
+    the batch waits: its events have times, and late ones would be dropped.
     """
     gate = Gate(monkeypatch)
     if not new:
@@ -132,7 +148,10 @@ def test_new_keys_change_no_answer(
     sent = []
     for hour in (1, 2):
         clock.moment += HOUR
-        events = [{"key": "a", "time": BEGIN + (LATE - 1 + hour) * HOUR + 1 + number} for number in range(hour)]
+        events = [
+            {"key": "a", "time": BEGIN + (LATE - 1 + hour) * HOUR + 1 + number}
+            for number in range(hour)
+        ]
         sent.append(Sender(client, "keys", events))
         sent[-1].until_the_writer_has_it(service)
     clock.moment += HOUR
@@ -164,7 +183,9 @@ def test_a_clock_that_goes_back_answers_what_waits(
     gate.opened.set()
 
 
-def test_a_stop_answers_what_waits(service: Service, clock: HandClock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_answers_what_waits(
+    service: Service, clock: HandClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gate = Gate(monkeypatch)
     service.start()
     assert service.writer.submit(Batch("keys", ["b"] * 40)).result(300).tick == LATE
@@ -210,7 +231,9 @@ def test_events_are_taken_while_the_noise_of_new_keys_is_drawn(
     assert len(found[0]) == 5, "all three keys are public"
 
 
-def test_a_tick_that_is_closed_by_hand_stops_nobody(client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tick_that_is_closed_by_hand_stops_nobody(
+    client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gate = Gate(monkeypatch)
     assert post(client, "manual", ["a"] * 80).status_code == 200
     answers: list[httpx.Response] = []
@@ -231,8 +254,11 @@ def test_a_tick_that_is_closed_by_hand_stops_nobody(client: httpx.Client, monkey
     assert len(answers[0].json()["values"]) == 3, "the key is public"
 
 
-def test_a_thousand_keys_join_while_the_writer_works(client: httpx.Client, service: Service, clock: HandClock) -> None:
-    """The same without a gate: no noise of a key is drawn by the writer, whose turns are those of all streams."""
+def test_a_thousand_keys_join_while_the_writer_works(
+    client: httpx.Client, service: Service, clock: HandClock
+) -> None:
+    """The same without a gate: no noise of a key is drawn by the writer, whose turns are those of
+    all streams."""
     drawn_by: set[str] = set()
     join = NamedNoise.join
 

@@ -1,4 +1,5 @@
-"""Distinct and active users, rollups and values over HTTP: what is accepted, refused and released."""
+"""Distinct and active users, rollups and values over HTTP: what is accepted, refused and
+released."""
 
 from __future__ import annotations
 
@@ -12,7 +13,9 @@ from typing import Any
 import httpx
 import pytest
 
-pytest.importorskip("fastapi", reason="the service is not installed: pip install 'evercount[service]'")
+pytest.importorskip(
+    "fastapi", reason="the service is not installed: pip install 'evercount[service]'"
+)
 
 from evercount.privacy import Budget, counted_text, guarantee_text
 from evercount.service.runtime import Service
@@ -33,9 +36,12 @@ def client(tmp_path: Path) -> Iterator[httpx.Client]:
 
 @pytest.fixture(scope="module")
 def refusing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    """A service that takes nothing of what it is sent: its stream `s`, of distinct users, stays empty."""
+    """A service that takes nothing of what it is sent: its stream `s`, of distinct users, stays
+    empty."""
     service = Service(
-        Store(tmp_path_factory.mktemp("refusing") / "store.db"), clock=HandClock(1_774_641_600.0), admin=ADMIN
+        Store(tmp_path_factory.mktemp("refusing") / "store.db"),
+        clock=HandClock(1_774_641_600.0),
+        admin=ADMIN,
     )
     with served(service) as made:
         made.headers.update(HEADERS)
@@ -44,8 +50,12 @@ def refusing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]
         assert [one["name"] for one in made.get("/v1/streams").json()["streams"]] == ["s"]
 
 
-def declare(client: httpx.Client, query: Any, budget: dict[str, Any] = BUDGET, **more: Any) -> dict[str, Any]:
-    answer = client.post("/v1/streams", json={"name": "s", "query": query, "budget": budget, **more})
+def declare(
+    client: httpx.Client, query: Any, budget: dict[str, Any] = BUDGET, **more: Any
+) -> dict[str, Any]:
+    answer = client.post(
+        "/v1/streams", json={"name": "s", "query": query, "budget": budget, **more}
+    )
     assert answer.status_code == 201, answer.text
     found: dict[str, Any] = answer.json()
     return found
@@ -100,7 +110,9 @@ def test_events_that_name_no_user_or_key_are_refused(refusing: httpx.Client, eve
 
 
 def test_active_users_per_tick(client: httpx.Client) -> None:
-    declare(client, {"name": "active-users", "parameters": {}}, {**BUDGET, "max_ticks": 3}, horizon=8)
+    declare(
+        client, {"name": "active-users", "parameters": {}}, {**BUDGET, "max_ticks": 3}, horizon=8
+    )
     for _ in range(5):
         assert send(client, [{"user": f"u{i}"} for i in range(500)] * 2 + ["late"]) == 200
         close(client)
@@ -112,7 +124,9 @@ def test_active_users_per_tick(client: httpx.Client) -> None:
 
 def test_active_users_of_each_period(client: httpx.Client) -> None:
     """No cap is needed where what is protected is one period, and each period begins anew."""
-    facts = declare(client, "active-users", {**BUDGET, "max_ticks": 1, "period": 2}, views=["per-tick"])
+    facts = declare(
+        client, "active-users", {**BUDGET, "max_ticks": 1, "period": 2}, views=["per-tick"]
+    )
     assert "within one period of 2 ticks" in facts["guarantee"]
     for _ in range(5):
         assert send(client, [{"user": f"u{i}"} for i in range(500)]) == 200
@@ -123,7 +137,10 @@ def test_active_users_of_each_period(client: httpx.Client) -> None:
 
 def test_distinct_users_count_once_in_all_periods(client: httpx.Client) -> None:
     facts = declare(client, "distinct-users", {**BUDGET, "period": 1})
-    assert "counting under the id of any person in one tick (however many events that is)" in facts["guarantee"]
+    assert (
+        "counting under the id of any person in one tick (however many events that is)"
+        in facts["guarantee"]
+    )
     for _ in range(2):
         assert send(client, [{"user": f"u{i}"} for i in range(500)]) == 200
         release = close(client)
@@ -141,18 +158,24 @@ def users_in(folder: Path) -> int:
 
 
 def test_caps_hold_over_batches_ticks_and_periods(client: httpx.Client, tmp_path: Path) -> None:
-    """Of 4 events in each tick 3 count, in 2 ticks of a period of 4; nobody is remembered when it is over."""
+    """Of 4 events in each tick 3 count, in 2 ticks of a period of 4; nobody is remembered when it
+    is over."""
     caps = {"max_per_tick": 3, "max_ticks": 2, "period": 4}
     facts = declare(client, "count", {**BUDGET, "epsilon": 8.0, **caps}, views=["per-tick"])
     assert facts["budget"] == {**facts["budget"], **caps}
     assert "period_ticks" not in facts["budget"]
-    assert "its first 3 events of each tick, in the first 2 ticks in which it has one" in facts["counted"]
+    assert (
+        "its first 3 events of each tick, in the first 2 ticks in which it has one"
+        in facts["counted"]
+    )
     for tick in range(1, 9):
         for number in range(4):
             events = [{"user": f"u{i}"} for i in range(100)] + [{"user": f"once-{tick}-{number}"}]
             for _ in range(2):  # a batch that is sent again counts once
                 key = {"Idempotency-Key": f"{tick}-{number}"}
-                assert client.post("/v1/streams/s/events", json=events, headers=key).status_code == 200
+                assert (
+                    client.post("/v1/streams/s/events", json=events, headers=key).status_code == 200
+                )
         assert users_in(tmp_path) == 100 + 4 * ((tick - 1) % 4 + 1)
         close(client)
         assert (users_in(tmp_path) == 0) == (tick % 4 == 0)
@@ -169,10 +192,16 @@ def test_three_days_of_a_week(tmp_path: Path) -> None:
         budget = {**BUDGET, "epsilon": 8.0, "max_per_tick": 1, "max_ticks": 3, "period": "1w"}
         when = {"tick": "1d", "zone": "Europe/Vienna", "start": "2026-03-28", "views": ["per-tick"]}
         facts = declare(client, "count", budget, **when)
-        assert "everything that comes up for counting under the id of any person in one week" in facts["guarantee"]
+        assert (
+            "everything that comes up for counting under the id of any person in one week"
+            in facts["guarantee"]
+        )
         facts = client.get("/v1/streams/s").json()
         counted = "its first event of each day, in the first 3 days in which it has one"
-        assert all(counted in said for said in (facts["guarantee"], facts["counted"], facts["explained"]["who"]))
+        assert all(
+            counted in said
+            for said in (facts["guarantee"], facts["counted"], facts["explained"]["who"])
+        )
         assert "tick" not in facts["guarantee"] + facts["counted"] + str(facts["explained"])
         live = service.store.find("s")
 
@@ -192,9 +221,21 @@ def test_three_days_of_a_week(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("budget", "more", "said"),
     [
-        ({"max_per_tick": 1, "period": "1d"}, {"tick": "5h"}, "cut periods of 1d in UTC: choose ticks that fit"),
-        ({"max_per_tick": 1, "period": "1d"}, {}, "closed by hand: give the period as a number of ticks"),
-        ({"max_per_tick": 1, "period": "1x"}, {"tick": "1d"}, "such as 1d, 1w or 4w, or a number of ticks"),
+        (
+            {"max_per_tick": 1, "period": "1d"},
+            {"tick": "5h"},
+            "cut periods of 1d in UTC: choose ticks that fit",
+        ),
+        (
+            {"max_per_tick": 1, "period": "1d"},
+            {},
+            "closed by hand: give the period as a number of ticks",
+        ),
+        (
+            {"max_per_tick": 1, "period": "1x"},
+            {"tick": "1d"},
+            "such as 1d, 1w or 4w, or a number of ticks",
+        ),
         ({"max_per_tick": 0, "period": 1}, {}, "max_per_tick"),
         ({"max_per_tick": 1, "period": 1, "unit": "event"}, {}, "Use unit='user'"),
         ({"max_per_tick": 1, "period": 7, "period_ticks": 7}, {}, "Did you mean 'period'?"),
@@ -232,7 +273,9 @@ def test_events_of_persons_name_their_user(client: httpx.Client) -> None:
     ],
 )
 @pytest.mark.parametrize("adjacency", ["add-remove", "replace"])
-def test_texts_follow_the_unit(client: httpx.Client, query: str, caps: dict[str, Any], adjacency: str) -> None:
+def test_texts_follow_the_unit(
+    client: httpx.Client, query: str, caps: dict[str, Any], adjacency: str
+) -> None:
     budget = {**BUDGET, **caps, "adjacency": adjacency}
     declare(client, query, budget, tick="1d", zone="UTC", start="2026-04-01", horizon=56)
     facts = client.get("/v1/streams/s").json()
@@ -240,7 +283,9 @@ def test_texts_follow_the_unit(client: httpx.Client, query: str, caps: dict[str,
     texts = guarantee_text(own, "evercount" if query == "count" else "query", "1d")
     assert facts["guarantee"] == texts.sentence
     assert facts["explained"] == {**facts["explained"], "who": texts.who, "letter": texts.letter}
-    assert facts["counted"] == counted_text(own, tick="1d") != ("" if "distinct" not in query else "?")
+    assert (
+        facts["counted"] == counted_text(own, tick="1d") != ("" if "distinct" not in query else "?")
+    )
     assert "promised" not in json.dumps(client.get("/v1/streams").json()) + json.dumps(facts)
 
 
@@ -252,18 +297,27 @@ def test_the_api_describes_every_field_of_a_budget(client: httpx.Client) -> None
 
 
 def test_who_is_inside(client: httpx.Client) -> None:
-    facts = declare(client, {"name": "occupancy", "parameters": {"keys": ["north", "south"], "max_events": 3}})
+    facts = declare(
+        client, {"name": "occupancy", "parameters": {"keys": ["north", "south"], "max_events": 3}}
+    )
     assert facts["labels"] == ["north", "south"]
     assert send(client, [{"user": f"u{i}", "key": "north"} for i in range(500)] * 2) == 200
     assert send(client, [[f"u{i}", "south"] for i in range(200)]) == 200
     first = close(client)
-    assert send(client, [{"user": f"u{i}", "key": "out"} for i in range(500)]) == 200  # a fourth event of 200
+    # a fourth event of 200
+    assert send(client, [{"user": f"u{i}", "key": "out"} for i in range(500)]) == 200
     second = close(client)
     for release, true in ((first, (300, 200)), (second, (0, 200))):
         for value, std, number in zip(release["values"], release["std"], true, strict=True):
             assert abs(value - number) < 8 * std
             assert 16 * std < 200
-    for event in ({"user": "ann"}, {"user": "ann", "key": "in"}, {"user": "ann", "key": None}, ["ann"], "ann"):
+    for event in (
+        {"user": "ann"},
+        {"user": "ann", "key": "in"},
+        {"user": "ann", "key": None},
+        ["ann"],
+        "ann",
+    ):
         assert send(client, [event]) == 422
     assert "however many events that is" in client.get("/v1/streams/s").json()["guarantee"]
 
@@ -272,10 +326,17 @@ def test_paths_values_and_columns(client: httpx.Client) -> None:
     columns = {"time": "ts", "levels": ["state", "county"]}
     rollup = {"name": "rollup", "parameters": {"paths": [["a", "x"], ["a", "y"], ["b", "x"]]}}
     declare(client, rollup, {"epsilon": 4.0, "delta": 1e-3}, columns=columns)
-    events = [{"path": ["a", "x"]}, {"values": ["a", "x"]}, ["a", "y"], {"state": "b", "county": "x"}] * 200
+    events = [
+        {"path": ["a", "x"]},
+        {"values": ["a", "x"]},
+        ["a", "y"],
+        {"state": "b", "county": "x"},
+    ] * 200
     assert send(client, events) == 200
     release = close(client)
-    for value, std, true in zip(release["values"], release["std"], (800, 600, 200, 400, 200, 200), strict=True):
+    for value, std, true in zip(
+        release["values"], release["std"], (800, 600, 200, 400, 200, 200), strict=True
+    ):
         assert abs(value - true) < 8 * std
     assert release["values"][0] == pytest.approx(sum(release["values"][1:3]), abs=1e-6)
     assert send(client, [{"path": ["b", "y"]}]) == 422

@@ -1,4 +1,5 @@
-"""Plans that anyone may ask for: few places, given back by clients that left, and in nobody else's way."""
+"""Plans that anyone may ask for: few places, given back by clients that left, and in nobody else's
+way."""
 
 from __future__ import annotations
 
@@ -23,7 +24,12 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from loaded_program import Programs
 from serving import ADMIN, HEADERS, served
 
-COUNT = {"name": "open", "query": {"name": "count"}, "budget": {"epsilon": 1.0, "delta": 1e-9}, "public": True}
+COUNT = {
+    "name": "open",
+    "query": {"name": "count"},
+    "budget": {"epsilon": 1.0, "delta": 1e-9},
+    "public": True,
+}
 
 
 @contextlib.contextmanager
@@ -43,14 +49,21 @@ def busy(folder: Path, **limits: int) -> Iterator[tuple[Service, httpx.Client, t
 def ask(client: httpx.Client, address: str, epsilon: float) -> socket.socket:
     """A request for a plan of a client of that address, whose answer nobody has read."""
     made = socket.create_connection((client.base_url.host, client.base_url.port), timeout=300)
-    request = f"GET /v1/plan?horizon=16&epsilon={epsilon} HTTP/1.1\r\nHost: x\r\nX-Forwarded-For: {address}\r\n\r\n"
+    request = (
+        f"GET /v1/plan?horizon=16&epsilon={epsilon} HTTP/1.1\r\n"
+        "Host: x\r\n"
+        f"X-Forwarded-For: {address}\r\n"
+        "\r\n"
+    )
     made.sendall(request.encode())
     return made
 
 
 def places(service: Service, wanted: int) -> bool:
     """Whether so many places are taken; looks again until they are."""
-    return any(len(service.plans._places) == wanted or threading.Event().wait(0.01) for _ in range(30_000))
+    return any(
+        len(service.plans._places) == wanted or threading.Event().wait(0.01) for _ in range(30_000)
+    )
 
 
 def test_declarations_do_not_wait_for_plans(tmp_path: Path) -> None:
@@ -111,9 +124,10 @@ def test_a_service_that_stops_does_not_wait_for_plans(tmp_path: Path) -> None:
 def test_a_process_ends_while_a_plan_is_computed(programs: Programs) -> None:
     """What never ends does not keep the process: without that, this waits for ever."""
     code = (
-        "import threading; from evercount.service.answers import PlanQueue; queue = PlanQueue(1, 4, 4); "
-        "began = threading.Event(); "
-        "queue.submit('a', lambda: (began.set(), threading.Event().wait())); began.wait(); queue.close()"
+        "import threading; from evercount.service.answers import PlanQueue; queue = PlanQueue(1, "
+        "4, 4); began = threading.Event(); "
+        "queue.submit('a', lambda: (began.set(), threading.Event().wait())); began.wait(); "
+        "queue.close()"
     )
     assert programs.run(code).returncode == 0
 
@@ -130,9 +144,18 @@ def test_a_plan_that_fails_is_the_askers_problem(tmp_path: Path) -> None:
 def test_plans_of_views_and_persons(tmp_path: Path) -> None:
     """The same numbers as in Python; they wait in the queue of plans, in nobody's way."""
     caps = {"max_per_tick": 2, "max_ticks": 3, "period": 7}
-    asked = {"epsilon": 1.0, "delta": 1e-6, "horizon": 56, "view": ["per-tick", "last-7"], "unit": "user", **caps}
+    asked = {
+        "epsilon": 1.0,
+        "delta": 1e-6,
+        "horizon": 56,
+        "view": ["per-tick", "last-7"],
+        "unit": "user",
+        **caps,
+    }
     with busy(tmp_path) as (service, client, free):
-        waiting = threading.Thread(target=lambda: got.append(client.get("/v1/plan", params=asked).json()))
+        waiting = threading.Thread(
+            target=lambda: got.append(client.get("/v1/plan", params=asked).json())
+        )
         got: list[dict[str, object]] = []
         waiting.start()
         assert places(service, 1 + PLANNERS)

@@ -52,7 +52,12 @@ def test_a_stream_is_retired_while_the_service_runs(client: httpx.Client) -> Non
     read = client.post("/v1/tokens", json={"role": "write"}).json()["token"]
     for token, status in (("", 401), (read, 403)):
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        assert httpx.delete(f"{client.base_url}/v1/streams/one", headers=headers, timeout=300).status_code == status
+        assert (
+            httpx.delete(
+                f"{client.base_url}/v1/streams/one", headers=headers, timeout=300
+            ).status_code
+            == status
+        )
     answer = client.delete("/v1/streams/one", params={"reason": "a typo in the tick"})
     assert answer.status_code == 200
     assert answer.json()["retired"]["state"] == "retired"
@@ -61,12 +66,18 @@ def test_a_stream_is_retired_while_the_service_runs(client: httpx.Client) -> Non
     for path in ("events", "close-tick"):
         assert kind(client.post(f"/v1/streams/one/{path}", json=["a"])) == (410, "StreamEnded")
     anonymous = httpx.get(f"{client.base_url}/v1/streams/one", timeout=300).json()
-    assert (anonymous["state"], anonymous["reason"], anonymous["open_tick"]) == ("retired", "a typo in the tick", None)
+    assert (anonymous["state"], anonymous["reason"], anonymous["open_tick"]) == (
+        "retired",
+        "a typo in the tick",
+        None,
+    )
     assert client.get("/v1/streams/one/releases").json() == history
     assert client.get("/v1/streams/one/plan", params={"points": 3}).json()["std"]
     assert kind(client.post("/v1/streams", json=TABLE)) == (409, "Conflict")
     assert client.get("/v1/ledger").json()["entries"][0]["retired"] is True
-    assert [stream["state"] for stream in client.get("/v1/streams").json()["streams"]] == ["retired"]
+    assert [stream["state"] for stream in client.get("/v1/streams").json()["streams"]] == [
+        "retired"
+    ]
     assert kind(client.delete("/v1/streams/none")) == (404, "NotFound")
 
 
@@ -81,14 +92,21 @@ def test_a_successor_goes_on(client: httpx.Client) -> None:
 
 def test_declarations_beyond_the_cap_are_refused(client: httpx.Client, service: Service) -> None:
     service.writer.submit(lambda: set_cap(service.store.database, Cap(1.2, 1e-8))).result()
-    assert kind(client.post("/v1/streams", json={**TABLE, "name": "two"})) == (409, "BudgetExceeded")
-    assert kind(client.delete("/v1/streams/one", params={"successor": "two"})) == (409, "BudgetExceeded")
+    assert kind(client.post("/v1/streams", json={**TABLE, "name": "two"})) == (
+        409,
+        "BudgetExceeded",
+    )
+    assert kind(client.delete("/v1/streams/one", params={"successor": "two"})) == (
+        409,
+        "BudgetExceeded",
+    )
     assert client.get("/v1/streams/one").json()["state"] == "open"
     assert client.get("/v1/ledger").json()["cap"] == {"epsilon": 1.2, "delta": 1e-8}
 
 
 def test_a_backup_of_a_running_service_is_restored(tmp_path: Path) -> None:
-    """The stream that went on is in quarantine, the other one serves on, and one request goes on with a successor."""
+    """The stream that went on is in quarantine, the other one serves on, and one request goes on
+    with a successor."""
     place, copy = tmp_path / "a.db", tmp_path / "copy.db"
     run = CliRunner()
     with served(Service(Store(place), admin=ADMIN)) as client:

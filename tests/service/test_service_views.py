@@ -12,7 +12,9 @@ import httpx
 import numpy as np
 import pytest
 
-pytest.importorskip("fastapi", reason="the service is not installed: pip install 'evercount[service]'")
+pytest.importorskip(
+    "fastapi", reason="the service is not installed: pip install 'evercount[service]'"
+)
 
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.view_names import all_of_view
@@ -28,7 +30,13 @@ from serving import ADMIN, HandClock, served
 START = 1_774_641_600.0  # 2026-03-27T20:00Z: the days after it hold a change of the clock in Vienna
 HOURS = 60
 BUDGET = {"epsilon": 1.0, "delta": 1e-6}
-HOURLY = {"tick": "1h", "start": "2026-03-27T20:00:00Z", "zone": "Europe/Vienna", "public": True, "budget": BUDGET}
+HOURLY = {
+    "tick": "1h",
+    "start": "2026-03-27T20:00:00Z",
+    "zone": "Europe/Vienna",
+    "public": True,
+    "budget": BUDGET,
+}
 QUERIES: dict[str, Any] = {
     "regions": {"name": "histogram", "parameters": {"keys": ["north", "south"]}},
     "tree": {"name": "rollup", "parameters": {"paths": [["n", "a"], ["n", "b"], ["s", "c"]]}},
@@ -50,7 +58,9 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Service:
     store = Store(tmp_path_factory.mktemp("views") / "store.db")
     for name, query in QUERIES.items():
         budget = {"epsilon": 1.0, "delta": 0} if name == "pure" else BUDGET
-        declaration = StreamDeclaration.from_dict({**HOURLY, "name": name, "query": query, "budget": budget})
+        declaration = StreamDeclaration.from_dict(
+            {**HOURLY, "name": name, "query": query, "budget": budget}
+        )
         live = store.declare(declaration, START)
         for hour in range(0, HOURS, 3):
             moment = START + hour * 3600
@@ -58,7 +68,9 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Service:
             assert isinstance(store.accept([batch], moment)[0], Accepted)
             store.close_ticks(live, 3, moment)
     for name, more in (("tidy", {"postprocess": ["nonnegative"]}), ("private", {"public": False})):
-        store.declare(StreamDeclaration.from_dict({**HOURLY, "name": name, "query": "count", **more}), START)
+        store.declare(
+            StreamDeclaration.from_dict({**HOURLY, "name": name, "query": "count", **more}), START
+        )
     others: dict[str, Any] = {
         "means": {"query": "average"},
         "counts": {
@@ -73,7 +85,10 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Service:
     live = store.declare(StreamDeclaration.from_dict({**HOURLY, **today}), START)
     for hour in range(6):
         towns = ["bergen"] * (80 * (hour % 2)) + ["oslo"] * (90 * (hour % 3 > 0)) + ["a hut"]
-        assert isinstance(store.accept([read_batch(live.declaration, json.dumps(towns).encode())], START)[0], Accepted)
+        assert isinstance(
+            store.accept([read_batch(live.declaration, json.dumps(towns).encode())], START)[0],
+            Accepted,
+        )
         store.close_ticks(live, 1, START)
     manual = {"name": "manual", "query": "count", "budget": BUDGET, "public": True}
     store.close_ticks(store.declare(StreamDeclaration.from_dict(manual), START), 2, START)
@@ -108,7 +123,9 @@ def refusal(client: httpx.Client, name: str, status: int = 422, **asked: Any) ->
 
 @pytest.mark.parametrize("view", ["per-tick", "last-24", "per-day", "per-week", "quantile-0.5"])
 @pytest.mark.parametrize("name", QUERIES)
-def test_views_are_those_of_the_library(client: httpx.Client, service: Service, name: str, view: str) -> None:
+def test_views_are_those_of_the_library(
+    client: httpx.Client, service: Service, name: str, view: str
+) -> None:
     if view.startswith("quantile") != (name == "waits"):
         return
     schedule = service.store.find(name).declaration.schedule
@@ -117,7 +134,12 @@ def test_views_are_those_of_the_library(client: httpx.Client, service: Service, 
     found = get(client, name, view=view, limit=1000)
     width = len(found["labels"])
     assert found["view"] == view
-    shown = [(span, cell) for span in found["releases"] for cell in range(width) if span["values"][cell] is not None]
+    shown = [
+        (span, cell)
+        for span in found["releases"]
+        for cell in range(width)
+        if span["values"][cell] is not None
+    ]
     hidden = len(shown) < width * len(found["releases"])
     if view == "per-week":
         assert not shown, "these hours hold a part of one week only"
@@ -129,7 +151,8 @@ def test_views_are_those_of_the_library(client: httpx.Client, service: Service, 
     )
     for part, column in (("values", "value"), ("std", "std"), ("low", "low"), ("high", "high")):
         told = [span[part][cell] for span, cell in shown]
-        assert np.array_equal(np.asarray(told, float), wanted[column], equal_nan=True)  # a quantile has no std
+        # a quantile has no std
+        assert np.array_equal(np.asarray(told, float), wanted[column], equal_nan=True)
     lines = client.get(f"/v1/streams/{name}/releases.csv", params={"view": view}).text.splitlines()
     assert len(lines) == 1 + len(shown)
     if view == "per-day":
@@ -140,7 +163,9 @@ def test_views_are_those_of_the_library(client: httpx.Client, service: Service, 
 def test_running_totals_and_single_cells(client: httpx.Client, service: Service) -> None:
     whole = get(client, "regions", view="running", limit=10)
     assert [span["tick"] for span in whole["releases"]] == list(range(HOURS - 9, HOURS + 1))
-    assert [span["values"] for span in whole["releases"]] == released(service, "regions").rows[-10:].tolist()
+    assert [span["values"] for span in whole["releases"]] == released(service, "regions").rows[
+        -10:
+    ].tolist()
     one = get(client, "regions", view="running", cell="south", limit=10)
     assert one["labels"] == ["south"]
     assert [s["values"] for s in one["releases"]] == [s["values"][1:] for s in whole["releases"]]
@@ -148,8 +173,14 @@ def test_running_totals_and_single_cells(client: httpx.Client, service: Service)
     assert pair["labels"] == ["s", "n / a"]
 
 
-def test_two_cells_are_compared_with_their_exact_error(client: httpx.Client, service: Service) -> None:
-    for name, one, other in (("regions", "north", "south"), ("tree", "n", "n / b"), ("tree", "n / a", "s")):
+def test_two_cells_are_compared_with_their_exact_error(
+    client: httpx.Client, service: Service
+) -> None:
+    for name, one, other in (
+        ("regions", "north", "south"),
+        ("tree", "n", "n / b"),
+        ("tree", "n / a", "s"),
+    ):
         wanted = released(service, name).last(24).compare(one, other)
         found = get(client, name, view="last-24", cell=one, minus=other, limit=1000)
         assert found["labels"] == [f"{one} − {other}"]
@@ -167,23 +198,44 @@ def test_discovered_keys_are_shown_from_the_tick_in_which_they_became_public(
         alone = get(client, "places", view="per-tick", cell=cell, limit=1000)
         assert alone["labels"] == [cell]
         values = [span["values"][0] for span in alone["releases"]]
-        assert [value is not None for value in values] == [tick > since[cell] for tick in range(1, HOURS + 1)]
+        assert [value is not None for value in values] == [
+            tick > since[cell] for tick in range(1, HOURS + 1)
+        ]
     whole = get(client, "places", view="last-24", limit=1000)
     for span in whole["releases"]:
         shown = [value for value in span["values"][1:] if value is not None]
-        assert sum(shown) == span["values"][0], "other holds what is not shown: the numbers add up to the total"
+        assert sum(shown) == span["values"][0], (
+            "other holds what is not shown: the numbers add up to the total"
+        )
     found = get(client, "places", view="last-24", cell="oslo", minus="bergen", limit=1000)
     wanted = released(service, "places").last(24).compare("oslo", "bergen")
-    for part, numbers in (("values", wanted.values), ("std", wanted.std), ("low", wanted.interval()[0])):
+    for part, numbers in (
+        ("values", wanted.values),
+        ("std", wanted.std),
+        ("low", wanted.interval()[0]),
+    ):
         told = [span[part][0] for span in found["releases"]]
-        assert [np.nan if number is None else number for number in told] == pytest.approx(numbers[:, 0], nan_ok=True)
-    both = get(client, "places", view="per-day", cell="bergen", minus="north", minus_stream="regions", limit=1000)
+        assert [np.nan if number is None else number for number in told] == pytest.approx(
+            numbers[:, 0], nan_ok=True
+        )
+    both = get(
+        client,
+        "places",
+        view="per-day",
+        cell="bergen",
+        minus="north",
+        minus_stream="regions",
+        limit=1000,
+    )
     assert [span["values"][0] is None for span in both["releases"]] == [
-        span["values"][0] is None for span in get(client, "places", view="per-day", cell="bergen")["releases"]
+        span["values"][0] is None
+        for span in get(client, "places", view="per-day", cell="bergen")["releases"]
     ]
 
 
-def test_keys_of_the_day_are_shown_at_their_ticks_only(client: httpx.Client, service: Service) -> None:
+def test_keys_of_the_day_are_shown_at_their_ticks_only(
+    client: httpx.Client, service: Service
+) -> None:
     found = get(client, "today", view="per-tick")
     assert found["labels"] == ["total", "other", "bergen", "oslo"]
     known = [[value is not None for value in span["values"][2:]] for span in found["releases"]]
@@ -197,7 +249,9 @@ def test_keys_of_the_day_are_shown_at_their_ticks_only(client: httpx.Client, ser
         for part in ("values", "std", "low", "high"):
             assert span[part][: len(release[part])] == pytest.approx(release[part])
             assert span[part][len(release[part]) :] == [None] * (4 - len(release[part]))
-    assert get(client, "today", view="running")["releases"] == found["releases"], "the published numbers as they are"
+    assert get(client, "today", view="running")["releases"] == found["releases"], (
+        "the published numbers as they are"
+    )
     assert (
         get(client, "today", view="per-tick", cell="oslo")["releases"][1]["values"]
         == found["releases"][1]["values"][3:]
@@ -220,27 +274,40 @@ def test_keys_of_the_day_are_shown_at_their_ticks_only(client: httpx.Client, ser
 
 
 def test_two_streams_are_compared_over_common_spans(client: httpx.Client, service: Service) -> None:
-    found = get(client, "regions", view="per-day", cell="north", minus="count", minus_stream="pure", limit=1000)
+    found = get(
+        client,
+        "regions",
+        view="per-day",
+        cell="north",
+        minus="count",
+        minus_stream="pure",
+        limit=1000,
+    )
     mine = get(client, "regions", view="per-day", cell="north")["releases"]
     theirs = get(client, "pure", view="per-day")["releases"]
     assert len(found["releases"]) == 2
     for span, one, other in zip(found["releases"], mine, theirs, strict=True):
         assert span["values"][0] == one["values"][0] - other["values"][0]
         assert span["std"][0] == pytest.approx(np.hypot(one["std"][0], other["std"][0]))
-        assert span["high"][0] - span["values"][0] > 1.96 * span["std"][0]  # Laplace tails are heavier
+        # Laplace tails are heavier
+        assert span["high"][0] - span["values"][0] > 1.96 * span["std"][0]
     assert "in common" in refusal(
         client, "manual", view="per-tick", cell="count", minus="north", minus_stream="regions"
     )
-    refusal(client, "regions", 401, view="per-tick", cell="north", minus="count", minus_stream="private")
+    refusal(
+        client, "regions", 401, view="per-tick", cell="north", minus="count", minus_stream="private"
+    )
 
 
 @pytest.mark.parametrize(
-    ("name", "cells"), [("means", ["average"]), ("counts", ["c"]), ("counts", ["c", "a"]), ("counts", [])]
+    ("name", "cells"),
+    [("means", ["average"]), ("counts", ["c"]), ("counts", ["c", "a"]), ("counts", [])],
 )
 def test_streams_without_differences_show_what_they_published(
     client: httpx.Client, name: str, cells: list[str]
 ) -> None:
-    """As numbers, as a file, and for the chart that others embed; an interval of a count does not go below zero."""
+    """As numbers, as a file, and for the chart that others embed; an interval of a count does not
+    go below zero."""
     answer = get(client, name, view="running", cell=cells, limit=7)
     labels = answer["labels"]
     assert labels == (cells or client.get(f"/v1/streams/{name}").json()["labels"])
@@ -258,10 +325,13 @@ def test_streams_without_differences_show_what_they_published(
         assert span["low"] == [max(lowest, row["low"][i]) for i in places]
     assert any(low < 0 for row in published["releases"] for low in row["low"])
     text = client.get(
-        f"/v1/streams/{name}/releases.csv", params={"view": "running", "cell": cells, "limit": 7, "full_digits": True}
+        f"/v1/streams/{name}/releases.csv",
+        params={"view": "running", "cell": cells, "limit": 7, "full_digits": True},
     ).text
     rows = list(csv.DictReader(io.StringIO(text)))
-    assert [float(row["value"]) for row in rows] == [value for span in answer["releases"] for value in span["values"]]
+    assert [float(row["value"]) for row in rows] == [
+        value for span in answer["releases"] for value in span["values"]
+    ]
     assert "no cell" in refusal(client, name, view="running", cell="nobody")
     refusal(client, name, view="running", cell=labels[0], minus=labels[0])
 
@@ -278,15 +348,21 @@ def test_files_hold_the_same_numbers(client: httpx.Client) -> None:
         for span in wanted["releases"]
         for i, cell in enumerate(wanted["labels"])
     ]
-    answer = client.get("/v1/streams/tree/releases.csv", params={"view": "per-day", "full_digits": True})
+    answer = client.get(
+        "/v1/streams/tree/releases.csv", params={"view": "per-day", "full_digits": True}
+    )
     assert answer.headers["content-type"].startswith("text/csv")
     assert 'filename="tree.per-day.csv"' in answer.headers["content-disposition"]
     rows = list(csv.reader(io.StringIO(answer.text)))
     assert [(int(a), b, c, *map(float, rest)) for a, b, c, *rest in rows[1:]] == flat
-    found = client.get("/v1/streams/tree/releases.json", params={"view": "per-day", "full_digits": True}).json()
+    found = client.get(
+        "/v1/streams/tree/releases.json", params={"view": "per-day", "full_digits": True}
+    ).json()
     assert [tuple(row.values()) for row in found] == flat
     pq = pytest.importorskip("pyarrow.parquet")
-    answer = client.get("/v1/streams/tree/releases.parquet", params={"view": "per-day", "full_digits": True})
+    answer = client.get(
+        "/v1/streams/tree/releases.parquet", params={"view": "per-day", "full_digits": True}
+    )
     table = pq.read_table(io.BytesIO(answer.content))
     columns = table.to_pydict()
     assert table.schema.field("start").type.tz == client.get("/v1/streams/tree").json()["zone"]

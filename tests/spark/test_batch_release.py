@@ -1,4 +1,5 @@
-"""release_batch: the same numbers for any shards, every run with noise of its own, and the refusals."""
+"""release_batch: the same numbers for any shards, every run with noise of its own, and the
+refusals."""
 
 from __future__ import annotations
 
@@ -44,9 +45,18 @@ END = DECLARATION.schedule.start_of(TICKS + 1)
 def events(spark: Any, number: int = 500) -> tuple[Any, Any]:
     """Events of some keys and ticks only, and their totals."""
     generator = np.random.default_rng(5)
-    tick, cell = generator.integers(0, TICKS // 2, number) * 2, generator.integers(0, 20, number) * 3
-    micros = DECLARATION.schedule.begin + tick * 3600 * 10**6 + generator.integers(0, 3600 * 10**6, number)
-    table = pa.table({"ts": pa.array(micros, pa.timestamp("us", "UTC")), "key": [KEYS[c] for c in cell]})
+    tick, cell = (
+        generator.integers(0, TICKS // 2, number) * 2,
+        generator.integers(0, 20, number) * 3,
+    )
+    micros = (
+        DECLARATION.schedule.begin
+        + tick * 3600 * 10**6
+        + generator.integers(0, 3600 * 10**6, number)
+    )
+    table = pa.table(
+        {"ts": pa.array(micros, pa.timestamp("us", "UTC")), "key": [KEYS[c] for c in cell]}
+    )
     totals = np.zeros((TICKS, len(KEYS)), np.int64)
     np.add.at(totals, (tick, cell), 1)
     return spark.createDataFrame(table), totals
@@ -72,11 +82,15 @@ def test_shards_do_not_change_a_bit(spark: Any, tmp_path: Path) -> None:
     table = expected(totals, "r1")
     for shards in (1, 7):
         out = tmp_path / f"out{shards}"
-        outcome = release_batch(rows.repartition(shards), DECLARATION, str(out), until=END, shards=shards, run="r1")
+        outcome = release_batch(
+            rows.repartition(shards), DECLARATION, str(out), until=END, shards=shards, run="r1"
+        )
         assert (outcome.ticks, outcome.shards, outcome.bad) == (TICKS, shards, {})
         assert read(out) == table
     assert outcome.guarantee == DECLARATION.build(secret=Secret.generate()).guarantee
-    assert outcome.guarantee.encode() in b"".join(file.read_bytes() for file in out.glob("*.parquet"))
+    assert outcome.guarantee.encode() in b"".join(
+        file.read_bytes() for file in out.glob("*.parquet")
+    )
 
 
 def test_rows_as_a_data_frame(spark: Any, tmp_path: Path) -> None:
@@ -88,7 +102,8 @@ def test_rows_as_a_data_frame(spark: Any, tmp_path: Path) -> None:
     rows.limit(3).write.mode("append").parquet(str(tmp_path / "events"))
     assert outcome.table is not None
     found = sorted(
-        (tuple(row[name] for name in COLUMNS) for row in outcome.table.collect()), key=lambda r: (r[0], r[2])
+        (tuple(row[name] for name in COLUMNS) for row in outcome.table.collect()),
+        key=lambda r: (r[0], r[2]),
     )
     assert found == expected(totals, "r1")
     with pytest.raises(ParameterError, match="would spend a budget and write nothing"):
@@ -100,7 +115,9 @@ def test_rows_in_another_format(spark: Any, tmp_path: Path) -> None:
     rows, _ = events(spark)
     for number in (1, 2):
         given = {"format": "csv", "mode": "append", "options": {"header": "true"}}
-        release_batch(rows, DECLARATION, str(tmp_path / "csv"), until=END, run=f"r{number}", **given)
+        release_batch(
+            rows, DECLARATION, str(tmp_path / "csv"), until=END, run=f"r{number}", **given
+        )
     assert spark.read.csv(str(tmp_path / "csv"), header=True).count() == 2 * TICKS * len(KEYS)
 
 
@@ -111,7 +128,10 @@ def test_two_runs_are_independent(spark: Any, tmp_path: Path) -> None:
         outcome = release_batch(rows, DECLARATION, str(tmp_path / f"{number}"), until=END)
         found.append(read(tmp_path / f"{number}"))
         assert found[-1] == expected(totals, outcome.run)
-    noise = [np.asarray([row[3] for row in table]).reshape(TICKS, -1) - totals.cumsum(axis=0) for table in found]
+    noise = [
+        np.asarray([row[3] for row in table]).reshape(TICKS, -1) - totals.cumsum(axis=0)
+        for table in found
+    ]
     steps = [np.diff(one, axis=0).ravel() for one in noise]
     assert abs(np.corrcoef(steps[0], steps[1])[0, 1]) < 6 / np.sqrt(steps[0].size)
 
@@ -119,12 +139,22 @@ def test_two_runs_are_independent(spark: Any, tmp_path: Path) -> None:
 @pytest.mark.soak
 def test_bad_rows_are_refused_or_left_out(spark: Any, tmp_path: Path) -> None:
     rows, totals = events(spark)
-    bad = rows.limit(3).selectExpr("ts", "'stranger' AS key").union(rows.limit(2).selectExpr("NULL AS ts", "key"))
+    bad = (
+        rows.limit(3)
+        .selectExpr("ts", "'stranger' AS key")
+        .union(rows.limit(2).selectExpr("NULL AS ts", "key"))
+    )
     with pytest.raises(InputError, match="a key that is not in the list of keys"):
         release_batch(rows.union(bad), DECLARATION, str(tmp_path / "out"), until=END, run="r1")
     assert not (tmp_path / "out").exists()
     outcome = release_batch(
-        rows.union(bad), DECLARATION, str(tmp_path / "out"), until=END, run="r1", skip_bad=True, shards=2
+        rows.union(bad),
+        DECLARATION,
+        str(tmp_path / "out"),
+        until=END,
+        run="r1",
+        skip_bad=True,
+        shards=2,
     )
     assert sorted(outcome.bad.values()) == [2, 3]
     assert read(tmp_path / "out") == expected(totals, "r1")
@@ -154,7 +184,8 @@ def test_refusals(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_run_is_entered_in_a_ledger_or_refused(spark: Any, tmp_path: Path) -> None:
-    """The same total as everywhere: a second run over the same hours does not fit, and publishes nothing."""
+    """The same total as everywhere: a second run over the same hours does not fit, and publishes
+    nothing."""
     rows, _ = events(spark)
     budget = DECLARATION.budget
     ledger = Ledger(budget)
@@ -170,14 +201,24 @@ def test_a_run_is_entered_in_a_ledger_or_refused(spark: Any, tmp_path: Path) -> 
     assert not fresh.entries
 
 
-def test_a_run_in_the_middle_of_a_week_is_charged_like_everywhere(spark: Any, tmp_path: Path) -> None:
-    """The stream before it ends within a week: a person would count in both. Another weekday beside it is refused."""
+def test_a_run_in_the_middle_of_a_week_is_charged_like_everywhere(
+    spark: Any, tmp_path: Path
+) -> None:
+    """The stream before it ends within a week: a person would count in both. Another weekday beside
+    it is refused."""
     rows, _ = events(spark)
     budget = {"epsilon": 1.0, "delta": 0.0, "unit": "user", "max_events": 1, "period": 7}
     columns = {"time": "ts", "user": "key", "order": "nth"}
 
     def begun(day: int) -> StreamDeclaration:
-        table = {"name": "weeks", "query": "count", "budget": budget, "tick": "1d", "zone": "UTC", "columns": columns}
+        table = {
+            "name": "weeks",
+            "query": "count",
+            "budget": budget,
+            "tick": "1d",
+            "zone": "UTC",
+            "columns": columns,
+        }
         return StreamDeclaration.from_dict({**table, "horizon": 10, "start": f"2026-01-{day:02d}"})
 
     rows = rows.withColumn("nth", lit(1))
@@ -186,6 +227,8 @@ def test_a_run_in_the_middle_of_a_week_is_charged_like_everywhere(spark: Any, tm
     for day, refusal in ((15, BudgetExceeded), (8, ParameterError)):
         last = begun(day).schedule.start_of(11)
         with pytest.raises(refusal, match=r"with all entries so far|begin at different times"):
-            release_batch(rows, begun(day), str(tmp_path / "out"), until=last, run="r", ledger=ledger)
+            release_batch(
+                rows, begun(day), str(tmp_path / "out"), until=last, run="r", ledger=ledger
+            )
         assert not (tmp_path / "out").exists()
     assert len(ledger.entries) == 1

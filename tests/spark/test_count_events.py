@@ -74,11 +74,15 @@ TIMES = [
 ]
 
 
-def count_events(events: Any, declaration: StreamDeclaration, last: int, horizon: int | None) -> CountedEvents:
+def count_events(
+    events: Any, declaration: StreamDeclaration, last: int, horizon: int | None
+) -> CountedEvents:
     return count_placed(place_events(events, declaration, last, horizon), declaration)
 
 
-def declared(query: Any = "count", columns: dict[str, str] | None = None, **rest: Any) -> StreamDeclaration:
+def declared(
+    query: Any = "count", columns: dict[str, str] | None = None, **rest: Any
+) -> StreamDeclaration:
     fields = {"tick": "6h", "start": "2026-03-28T00:00", "zone": "UTC", "horizon": TICKS, **rest}
     table = {"name": "x", "query": query, "budget": {"epsilon": 1.0, "delta": 1e-6}, **fields}
     return StreamDeclaration.from_dict({**table, "columns": {"time": "ts", **(columns or {})}})
@@ -98,7 +102,9 @@ def by_file(declaration: StreamDeclaration, rows: Any, folder: Path) -> tuple[An
     return counted.totals.rows(1, TICKS + 1), bad
 
 
-def by_spark(spark: Any, declaration: StreamDeclaration, rows: Any, folder: Path) -> tuple[Any, dict[str, int]]:
+def by_spark(
+    spark: Any, declaration: StreamDeclaration, rows: Any, folder: Path
+) -> tuple[Any, dict[str, int]]:
     path = folder / "events.spark.parquet"
     pq.write_table(rows, path)
     counted = count_events(spark.read.parquet(str(path)), declaration, TICKS, TICKS)
@@ -108,7 +114,9 @@ def by_spark(spark: Any, declaration: StreamDeclaration, rows: Any, folder: Path
     return dense, counted.bad
 
 
-def same(spark: Any, declaration: StreamDeclaration, rows: Any, folder: Path) -> tuple[Any, dict[str, int]]:
+def same(
+    spark: Any, declaration: StreamDeclaration, rows: Any, folder: Path
+) -> tuple[Any, dict[str, int]]:
     expected, found = by_file(declaration, rows, folder), by_spark(spark, declaration, rows, folder)
     assert np.array_equal(expected[0], found[0])
     assert expected[1] == found[1]
@@ -118,15 +126,23 @@ def same(spark: Any, declaration: StreamDeclaration, rows: Any, folder: Path) ->
 @pytest.mark.parametrize("tick", soak_but(["1d"], ["6h", "1d"]))
 def test_spark_and_the_file_door_agree_row_by_row(spark: Any, tick: str, tmp_path: Path) -> None:
     """Each text alone, so that no two differences cancel."""
-    declaration = declared({"name": "histogram", "parameters": {"keys": [f"r{i}" for i in range(len(TIMES))]}},
+    declaration = declared({"name": "histogram",
+                            "parameters": {"keys": [f"r{i}" for i in range(len(TIMES))]}},
                            {"key": "row"}, tick=tick, zone="Europe/Vienna")  # fmt: skip
-    rows = pa.table({"ts": pa.array(TIMES, pa.string()), "row": [f"r{i}" for i in range(len(TIMES))]})
+    rows = pa.table(
+        {"ts": pa.array(TIMES, pa.string()), "row": [f"r{i}" for i in range(len(TIMES))]}
+    )
     totals, bad = same(spark, declaration, rows, tmp_path)
     assert totals.sum() >= 10
     assert {REASONS[1], REASONS[2], REASONS[3], REASONS[4]} <= set(bad)
 
 
-MOMENTS = [datetime(2026, 3, 28, 23, 59, 59, 999999), datetime(2026, 3, 29, 2, 30), datetime(2026, 3, 29, 3), None]
+MOMENTS = [
+    datetime(2026, 3, 28, 23, 59, 59, 999999),
+    datetime(2026, 3, 29, 2, 30),
+    datetime(2026, 3, 29, 3),
+    None,
+]
 
 
 @pytest.mark.parametrize(
@@ -138,25 +154,33 @@ MOMENTS = [datetime(2026, 3, 28, 23, 59, 59, 999999), datetime(2026, 3, 29, 2, 3
             marks=pytest.mark.soak,  # as in most tests of streams
         ),
         pa.array([date(2026, 3, 28), date(2026, 4, 1), date(2020, 1, 1), None], pa.date32()),
-        pytest.param(pa.array([1774699200, 1774785600, 2026, None], pa.int64()), marks=pytest.mark.soak),
+        pytest.param(
+            pa.array([1774699200, 1774785600, 2026, None], pa.int64()), marks=pytest.mark.soak
+        ),
         pa.array([1774699200.5, float("nan"), float("inf"), None], pa.float64()),
     ],
     ids=["wall", "instant", "date", "int64", "double"],
 )
 def test_times_of_every_type(spark: Any, column: Any, tmp_path: Path) -> None:
-    totals, _ = same(spark, declared(tick="1d", zone="Asia/Tokyo"), pa.table({"ts": column}), tmp_path)
+    totals, _ = same(
+        spark, declared(tick="1d", zone="Asia/Tokyo"), pa.table({"ts": column}), tmp_path
+    )
     assert totals.sum() >= 1
 
 
 @pytest.mark.parametrize(
-    ("keys", "unknown"), [(["a", "süd, 'west'", "`x`"], "other"), pytest.param(3, "refuse", marks=pytest.mark.soak)]
+    ("keys", "unknown"),
+    [(["a", "süd, 'west'", "`x`"], "other"), pytest.param(3, "refuse", marks=pytest.mark.soak)],
 )
 def test_keys(spark: Any, keys: Any, unknown: str, tmp_path: Path) -> None:
     declaration = declared(
-        {"name": "histogram", "parameters": {"keys": keys, "unknown": unknown}}, {"key": "the `key`.x"}
+        {"name": "histogram", "parameters": {"keys": keys, "unknown": unknown}},
+        {"key": "the `key`.x"},
     )
     given = (
-        pa.array([0, 1, 2, 3, -1, None, 2]) if keys == 3 else pa.array(["a", "süd, 'west'", "`x`", "A", "", None, "a "])
+        pa.array([0, 1, 2, 3, -1, None, 2])
+        if keys == 3
+        else pa.array(["a", "süd, 'west'", "`x`", "A", "", None, "a "])
     )
     rows = pa.table({"ts": ["2026-03-28T12:00:00Z"] * 7, "the `key`.x": given})
     totals, bad = same(spark, declaration, rows, tmp_path)
@@ -168,21 +192,31 @@ HALF = b"\xed\xa0\x80"
 
 
 @pytest.mark.parametrize("unknown", soak_but(["refuse"], ["refuse", "other"]))
-def test_a_key_with_half_a_surrogate_pair_is_unknown(spark: Any, unknown: str, tmp_path: Path) -> None:
-    """In Parquet as bytes, in JSON as an escape, which Spark's reader gives as "?"; the other doors answer alike."""
+def test_a_key_with_half_a_surrogate_pair_is_unknown(
+    spark: Any, unknown: str, tmp_path: Path
+) -> None:
+    """In Parquet as bytes, in JSON as an escape, which Spark's reader gives as "?"; the other doors
+    answer alike."""
     declaration = declared(
-        {"name": "histogram", "parameters": {"keys": ["a", "\u00e9"], "unknown": unknown}}, {"key": "k"}
+        {"name": "histogram", "parameters": {"keys": ["a", "\u00e9"], "unknown": unknown}},
+        {"key": "k"},
     )
     time = "2026-03-28T12:00:00Z"
     halves = pa.array([b"a", HALF, b"a" + HALF], pa.binary()).view(pa.string())
     pq.write_table(pa.table({"ts": [time] * 3, "k": halves}), tmp_path / "x.parquet")
-    escapes = "".join(json.dumps({"ts": time, "k": key}) + "\n" for key in ("a", "\ud800", "a\ud800"))
+    escapes = "".join(
+        json.dumps({"ts": time, "k": key}) + "\n" for key in ("a", "\ud800", "a\ud800")
+    )
     (tmp_path / "x.jsonl").write_text(escapes)
     texts = spark.read.schema("ts string, k string").json(str(tmp_path / "x.jsonl"))
     for rows in (spark.read.parquet(str(tmp_path / "x.parquet")), texts):
         counted = count_events(rows, declaration, TICKS, TICKS)
         if unknown == "other":
-            assert (counted.totals.cell.tolist(), counted.totals.total.tolist(), counted.bad) == ([0, 2], [1, 2], {})
+            assert (counted.totals.cell.tolist(), counted.totals.total.tolist(), counted.bad) == (
+                [0, 2],
+                [1, 2],
+                {},
+            )
         else:
             assert (counted.totals.cell.tolist(), counted.totals.total.tolist()) == ([0], [1])
             assert counted.bad == {REASONS[5]: 2}
@@ -199,12 +233,16 @@ def test_a_key_with_half_a_surrogate_pair_is_unknown(spark: Any, unknown: str, t
             read_batch(declaration, body)
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    counted_file = count((open_source(str(tmp_path / "x.jsonl"), scratch),), declaration, 1, TICKS + 1, scratch)
+    counted_file = count(
+        (open_source(str(tmp_path / "x.jsonl"), scratch),), declaration, 1, TICKS + 1, scratch
+    )
     assert (counted_file.totals.total.tolist(), counted_file.bad) == ([1], 2)
 
 
 def test_a_declared_key_with_half_a_surrogate_pair_is_refused() -> None:
-    table = declared({"name": "histogram", "parameters": {"keys": ["a", "b"]}}, {"key": "k"}).to_dict()
+    table = declared(
+        {"name": "histogram", "parameters": {"keys": ["a", "b"]}}, {"key": "k"}
+    ).to_dict()
     table["query"]["parameters"]["keys"] = ["a", "b\ud800"]
     with pytest.raises(ParameterError, match="half of a surrogate pair"):
         StreamDeclaration.from_dict(table)
@@ -212,7 +250,8 @@ def test_a_declared_key_with_half_a_surrogate_pair_is_refused() -> None:
 
 def test_values(spark: Any, tmp_path: Path) -> None:
     declaration = declared(
-        {"name": "average", "parameters": {"low": -1, "high": 1, "grid": 0.25, "per": "event"}}, {"value": "v"}
+        {"name": "average", "parameters": {"low": -1, "high": 1, "grid": 0.25, "per": "event"}},
+        {"value": "v"},
     )
     values = [0.125, 0.375, -0.125, 1.0, -1.0, 1.0000001, float("nan"), float("inf"), None, 0.3]
     rows = pa.table({"ts": ["2026-03-28T12:00:00Z"] * len(values), "v": values})
@@ -229,7 +268,9 @@ def test_fractions_are_bad_where_the_grid_is_one(spark: Any, tmp_path: Path) -> 
 
 
 def test_values_that_are_texts(spark: Any, tmp_path: Path) -> None:
-    declaration = declared({"name": "sum", "parameters": {"low": -1, "high": 1, "grid": 0.25}}, {"value": "v"})
+    declaration = declared(
+        {"name": "sum", "parameters": {"low": -1, "high": 1, "grid": 0.25}}, {"value": "v"}
+    )
     texts = ["0.5", "-1", "1e-1", "1d", "0x1", "", "two", None, "+.5"]
     rows = pa.table({"ts": ["2026-03-28T12:00:00Z"] * len(texts), "v": texts})
     path = str(tmp_path / "t.parquet")
@@ -240,7 +281,8 @@ def test_values_that_are_texts(spark: Any, tmp_path: Path) -> None:
 
 
 def test_users_are_capped_as_in_the_file_door(spark: Any, tmp_path: Path) -> None:
-    """Few users, times and orders: many events stand at one place; and rows that lack something, alone or together."""
+    """Few users, times and orders: many events stand at one place; and rows that lack something,
+    alone or together."""
     declaration = declared(
         {"name": "histogram", "parameters": {"keys": ["a", "b"], "unknown": "refuse"}},
         {"key": "k", "user": "who", "order": "n"},
@@ -282,7 +324,10 @@ def test_users_are_capped_as_in_the_file_door(spark: Any, tmp_path: Path) -> Non
 
 
 def test_rows_far_ahead_are_bad_and_rows_after_the_horizon_are_ignored(spark: Any) -> None:
-    rows = spark.sql("SELECT TIMESTAMP'2026-04-08 00:00:00Z' AS ts UNION ALL SELECT TIMESTAMP'2036-01-01 00:00:00Z'")
+    rows = spark.sql(
+        "SELECT TIMESTAMP'2026-04-08 00:00:00Z' AS ts UNION ALL SELECT TIMESTAMP'2036-01-01 "
+        "00:00:00Z'"
+    )
     counted = count_events(rows, declared(), 10, TICKS)
     assert counted.bad == {BAD[TOO_FAR]: 1}
     assert not len(counted.totals.tick)
@@ -297,12 +342,15 @@ def test_an_empty_table_has_no_totals(spark: Any) -> None:
 
 
 def test_columns_that_hold_nothing_need_no_type(spark: Any) -> None:
-    """As in `tests/files/test_empty_inputs.py`: without rows nothing is refused, and rows without a time are bad."""
+    """As in `tests/files/test_empty_inputs.py`: without rows nothing is refused, and rows without a
+    time are bad."""
     histogram = {"name": "histogram", "parameters": {"keys": ["a"]}}
     declaration = declared(histogram, {"time": "ts", "key": "k"})
     counted = count_events(spark.createDataFrame([], "ts void, k void"), declaration, TICKS, TICKS)
     assert (counted.totals.ticks, counted.bad) == (0, {})
-    counted = count_events(spark.createDataFrame([(None, None)], "ts void, k void"), declaration, TICKS, TICKS)
+    counted = count_events(
+        spark.createDataFrame([(None, None)], "ts void, k void"), declaration, TICKS, TICKS
+    )
     assert (counted.totals.ticks, counted.bad) == (0, {BAD[1]: 1})
 
 
@@ -323,7 +371,9 @@ def test_what_is_refused(spark: Any) -> None:
 
 def test_declarations_that_this_door_cannot_serve() -> None:
     users = {"budget": {"epsilon": 1.0, "delta": 1e-6, "unit": "user", "max_events": 3}}
-    with pytest.raises(ParameterError, match=r"name a column of whole numbers .* \(columns\.order\)"):
+    with pytest.raises(
+        ParameterError, match=r"name a column of whole numbers .* \(columns\.order\)"
+    ):
         check_declaration(declared(columns={"user": "who"}, **users))
     check_declaration(declared(columns={"user": "who", "order": "n"}, **users))
     with pytest.raises(ParameterError, match="by the clock"):

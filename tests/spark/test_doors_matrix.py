@@ -1,4 +1,5 @@
-"""Library, files, service and Spark: one table, for any shards, on threads and on a cluster, over a restart.
+"""Library, files, service and Spark: one table, for any shards, on threads and on a cluster, over a
+restart.
 
 Run as a program this file is the driver of one round: the next round is another process.
 """
@@ -30,7 +31,9 @@ from spark_driver import require_spark, run_program
 
 SHARDS = (1, 3, 7)
 CASE = case(
-    {"name": "histogram", "parameters": {"keys": [*KEYS, *"abcdefgh"], "unknown": "other"}}, {"key": "region"}, ticks=8
+    {"name": "histogram", "parameters": {"keys": [*KEYS, *"abcdefgh"], "unknown": "other"}},
+    {"key": "region"},
+    ticks=8,
 )
 SECRET = secret_of("matrix")
 

@@ -49,7 +49,9 @@ def call(*arguments: Any) -> Any:
 
 @pytest.mark.soak
 def test_a_folder_of_files_is_released(spark: Any, streams: Path, tmp_path: Path) -> None:
-    rows = spark.sql("SELECT '2026-01-01T01:00:00Z' AS ts, 'north' AS key UNION ALL SELECT 'never', 'south'")
+    rows = spark.sql(
+        "SELECT '2026-01-01T01:00:00Z' AS ts, 'north' AS key UNION ALL SELECT 'never', 'south'"
+    )
     rows.write.json(str(tmp_path / "in"))
     shared = [
         streams, tmp_path / "in", "--format", "json", "--schema", "ts string, key string", "--db",
@@ -73,7 +75,9 @@ def test_arguments_that_make_no_sense(spark: Any, streams: Path, tmp_path: Path)
     rest = ("--db", tmp_path / "store.db", "--checkpoint", tmp_path / "c")
     answers = {
         "unknown stream 'other'": call(streams, tmp_path, *rest, "--stream", "other"),
-        "cannot be opened": call(streams, tmp_path, *rest, "--format", "nothing", "--schema", "ts string, key string"),
+        "cannot be opened": call(
+            streams, tmp_path, *rest, "--format", "nothing", "--schema", "ts string, key string"
+        ),
     }
     for text, answer in answers.items():
         assert answer.exit_code == 2, answer.stderr
@@ -99,18 +103,31 @@ def test_what_the_declaration_needs_is_said_before_spark_starts(
         "(columns.order)": call(users, tmp_path, *rest, *schema),
     }
     for said, answer in answers.items():
-        assert (answer.exit_code, said in answer.stderr) == (ParameterError.exit_code, True), answer.stderr
+        assert (answer.exit_code, said in answer.stderr) == (ParameterError.exit_code, True), (
+            answer.stderr
+        )
     assert not (tmp_path / "store.db").exists()
 
 
 def test_the_documented_commands_run(spark: Any, tmp_path: Path) -> None:
-    """Every `evercount spark` of docs/scale.md over real files; its paths and its database are ours."""
+    """Every `evercount spark` of docs/scale.md over real files; its paths and its database are
+    ours."""
     zone = 'tick = "1h"\nzone = "Europe/Vienna"'
-    text = TOML.replace('key = "key"', 'key = "region"').replace('tick = "1h"', zone).replace("00:00:00Z", "00:00:00")
+    text = (
+        TOML.replace('key = "key"', 'key = "region"')
+        .replace('tick = "1h"', zone)
+        .replace("00:00:00Z", "00:00:00")
+    )
     keys = json.dumps(["north", *(f"other {number}" for number in range(19))])
     (tmp_path / "streams.toml").write_text(text.replace('["north", "south"]', keys))
-    pages = (Path(__file__).parents[2] / "docs" / "scale.md").read_text(encoding="utf-8").replace("\\\n", " ")
-    commands = [shlex.split(line) for line in pages.splitlines() if line.startswith("    evercount spark ")]
+    pages = (
+        (Path(__file__).parents[2] / "docs" / "scale.md")
+        .read_text(encoding="utf-8")
+        .replace("\\\n", " ")
+    )
+    commands = [
+        shlex.split(line) for line in pages.splitlines() if line.startswith("    evercount spark ")
+    ]
     assert len(commands) == 2
     for number, command in enumerate(commands):
         form = command[command.index("--format") + 1] if "--format" in command else "parquet"
@@ -135,7 +152,14 @@ def test_the_documented_commands_run(spark: Any, tmp_path: Path) -> None:
 def test_a_failing_micro_batch_names_its_file(spark: Any, streams: Path, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "broken.parquet").write_bytes(b"this is not Parquet" * 100)
-    rest = ("--db", tmp_path / "store.db", "--checkpoint", tmp_path / "c", "--schema", "ts timestamp, key string")
+    rest = (
+        "--db",
+        tmp_path / "store.db",
+        "--checkpoint",
+        tmp_path / "c",
+        "--schema",
+        "ts timestamp, key string",
+    )
     answer = call(streams, tmp_path / "in", *rest)
     assert answer.exit_code == InputError.exit_code, answer.stderr
     last = answer.stderr.strip().splitlines()[-1]
@@ -145,15 +169,18 @@ def test_a_failing_micro_batch_names_its_file(spark: Any, streams: Path, tmp_pat
 
 @pytest.mark.soak
 def test_a_failing_micro_batch_is_one_line(streams: Path, tmp_path: Path) -> None:
-    """A file that is not Parquet, in a process of its own: what Spark's JVM writes is seen there only."""
+    """A file that is not Parquet, in a process of its own: what Spark's JVM writes is seen there
+    only."""
     require_spark()
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "broken.parquet").write_bytes(b"this is not Parquet" * 100)
     arguments = [
-        streams, tmp_path / "in", "--schema", "ts timestamp, key string", "--db", tmp_path / "store.db",
-        "--checkpoint", tmp_path / "c", "--master", "local[1]",
+        streams, tmp_path / "in", "--schema", "ts timestamp, key string", "--db",
+        tmp_path / "store.db", "--checkpoint", tmp_path / "c", "--master", "local[1]",
     ]  # fmt: skip
-    options = "--conf spark.ui.enabled=false --conf spark.driver.bindAddress=127.0.0.1 pyspark-shell"
+    options = (
+        "--conf spark.ui.enabled=false --conf spark.driver.bindAddress=127.0.0.1 pyspark-shell"
+    )
     done = subprocess.run(
         [sys.executable, "-m", "evercount", "spark", *map(str, arguments)],
         env={**os.environ, "PYSPARK_SUBMIT_ARGS": options, "SPARK_LOCAL_IP": "127.0.0.1"},
@@ -162,11 +189,14 @@ def test_a_failing_micro_batch_is_one_line(streams: Path, tmp_path: Path) -> Non
     assert done.returncode == InputError.exit_code, done.stderr[-3000:]
     lines = done.stderr.strip().splitlines()
     assert lines[-1].startswith("error: the source cannot be read: ")
-    # Spark says a few lines at its start, and more where the machine is busy: none of them is about the failure
+    # Spark says a few lines at its start, and more where the machine is busy: none of them is about
+    # the failure
     assert [line for line in lines if "broken.parquet" in line or "Traceback" in line] == lines[-1:]
 
 
-def test_java_that_is_missing_or_old_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_java_that_is_missing_or_old_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(ParameterError, match=r"has no bin/java: install Java 17"):
         spark_session.check_java()
@@ -199,7 +229,10 @@ def test_pandas_that_is_missing_or_new_is_named(monkeypatch: pytest.MonkeyPatch)
 def test_pyspark_that_is_missing_is_named(programs: Programs) -> None:
     hide = "import sys, importlib.util as u; real = u.find_spec; "
     hide += "u.find_spec = lambda n, *a: None if n == 'pyspark' else real(n, *a); "
-    code = hide + "import evercount.cli; sys.argv = ['evercount', 'spark', 'a', 'b', '--checkpoint', 'c']; "
+    code = (
+        hide
+        + "import evercount.cli; sys.argv = ['evercount', 'spark', 'a', 'b', '--checkpoint', 'c']; "
+    )
     done = programs.run(code + "evercount.cli.main()")
     assert done.returncode == MissingExtra.exit_code
     assert "pip install 'evercount[spark]'" in done.stderr

@@ -1,6 +1,7 @@
 """Spark Connect: a table is released as by a session of the driver itself, and a stream is refused.
 
-Run as a program this file is the client: one process has a session of Connect or one of the driver itself, never both.
+Run as a program this file is the client: one process has a session of Connect or one of the driver
+itself, never both.
 """
 
 from __future__ import annotations
@@ -29,7 +30,11 @@ DECLARATION = {
     "columns": {"time": "ts", "key": "key"},
     "views": ["running"],
 }
-EVENTS = [("2026-01-01T01:10:00Z", "north"), ("2026-01-01T01:30:00Z", "north"), ("2026-01-01T03:00:00Z", "süd, 'west'")]
+EVENTS = [
+    ("2026-01-01T01:10:00Z", "north"),
+    ("2026-01-01T01:30:00Z", "north"),
+    ("2026-01-01T03:00:00Z", "süd, 'west'"),
+]
 TOTALS = [[0, 0], [2, 0], [0, 0], [0, 1]]
 REFUSALS = [
     ("StoreError", "cannot be written"),
@@ -40,20 +45,29 @@ REFUSALS = [
 
 
 def client(folder: Path) -> None:
-    """A table is released, then everything else is refused. Writes down the rows and the refusals."""
+    """A table is released, then everything else is refused. Writes down the rows and the
+    refusals."""
     from pyspark.sql import SparkSession
 
     from evercount.errors import EvercountError
     from evercount.spark import release_batch, release_stream
 
-    session = SparkSession.builder.remote("local[1]").config("spark.sql.shuffle.partitions", "1").getOrCreate()
+    session = (
+        SparkSession.builder.remote("local[1]")
+        .config("spark.sql.shuffle.partitions", "1")
+        .getOrCreate()
+    )
     declaration = StreamDeclaration.from_dict(DECLARATION)
     end = declaration.schedule.start_of(5)
     events = session.createDataFrame(EVENTS, "ts string, key string")
     release_batch(events, declaration, str(folder / "out"), until=end, shards=2, run="r")
     rows = session.read.parquet(str(folder / "out")).orderBy("tick", "cell").collect()
-    strangers = session.createDataFrame([("2026-01-01T01:10:00Z", "stranger")], "ts string, key string")
-    stream = session.readStream.format("rate").load().selectExpr("timestamp AS ts", "'north' AS key")
+    strangers = session.createDataFrame(
+        [("2026-01-01T01:10:00Z", "stranger")], "ts string, key string"
+    )
+    stream = (
+        session.readStream.format("rate").load().selectExpr("timestamp AS ts", "'north' AS key")
+    )
     refusals = []
     for table, out, secret in (
         (events, "out", ROOT_SECRET),
@@ -77,14 +91,19 @@ def test_a_table_of_a_connect_session_is_released_and_a_stream_is_refused(tmp_pa
     reason = why_no_spark()
     missing = [name for name in ("grpc", "grpc_status", "google.rpc") if not _is_installed(name)]
     if missing:
-        reason = f"Spark Connect needs {missing[0]}: pip install grpcio grpcio-status googleapis-common-protos"
+        reason = (
+            f"Spark Connect needs {missing[0]}: pip install grpcio grpcio-status "
+            "googleapis-common-protos"
+        )
     if reason:
         pytest.skip(reason)
     environment = {
-        **{name: value for name, value in os.environ.items() if name != "PYSPARK_SUBMIT_ARGS"},  # of another session
+        # of another session
+        **{name: value for name, value in os.environ.items() if name != "PYSPARK_SUBMIT_ARGS"},
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
-        "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # a compiler that starts at once
+        # a compiler that starts at once
+        "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "EVERCOUNT_SECRET": ROOT_SECRET,
         "PYTHONPATH": os.pathsep.join(sys.path),
     }

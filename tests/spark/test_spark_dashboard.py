@@ -1,4 +1,5 @@
-"""The service shows the stream that Spark writes, live, from the same store and without its lock."""
+"""The service shows the stream that Spark writes, live, from the same store and without its
+lock."""
 
 from __future__ import annotations
 
@@ -50,7 +51,9 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 def next_release(lines: Iterator[str]) -> dict[str, Any]:
     """The next release of server-sent events."""
-    return next(json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: "))
+    return next(
+        json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")
+    )
 
 
 def test_releases_of_spark_are_shown_live(spark: Any, store: Store, tmp_path: Path) -> None:
@@ -59,22 +62,32 @@ def test_releases_of_spark_are_shown_live(spark: Any, store: Store, tmp_path: Pa
 
     rows = spark.sql("SELECT '2026-01-01T01:00:00Z' AS ts, 'north' AS key")
     rows.write.json(str(tmp_path / "in"))
-    events = spark.readStream.option("maxFileAge", "36500d").schema("ts string, key string").json(str(tmp_path / "in"))
+    events = (
+        spark.readStream.option("maxFileAge", "36500d")
+        .schema("ts string, key string")
+        .json(str(tmp_path / "in"))
+    )
     service = Service(WatchedStore(tmp_path / "store.db"), admin=ADMIN)
     with served(service) as client, client.stream("GET", "/v1/streams/live/live?after=0") as stream:
         lines = stream.iter_lines()
         for last in (1, 3):
             clock = lambda at=last: SCHEDULE.start_of(at + 1)  # noqa: E731
             release_stream(events, DECLARATION, store, str(tmp_path / "checkpoint"), clock=clock)
-            shown = [next_release(lines) for _ in range(store.find("live").closed - (0 if last == 1 else 1))]
+            shown = [
+                next_release(lines)
+                for _ in range(store.find("live").closed - (0 if last == 1 else 1))
+            ]
             assert shown == list(all_releases(store, "live"))[-len(shown) :]
         facts = client.get("/v1/streams/live").json()
         assert (facts["released"], facts["open_tick"], facts["state"]) == (3, 4, "open")
-        assert client.get("/").status_code == 200  # the page of the dashboard, which reads what is above
+        # the page of the dashboard, which reads what is above
+        assert client.get("/").status_code == 200
         stream.close()
 
 
-def test_streams_that_come_later_are_shown_and_nothing_is_changed(store: Store, tmp_path: Path) -> None:
+def test_streams_that_come_later_are_shown_and_nothing_is_changed(
+    store: Store, tmp_path: Path
+) -> None:
     watched = WatchedStore(tmp_path / "store.db")
     service = Service(watched, admin=ADMIN)
     with served(service) as client:
@@ -83,13 +96,17 @@ def test_streams_that_come_later_are_shown_and_nothing_is_changed(store: Store, 
             assert (refused.status_code, refused.json()["error"]["type"]) == (403, "ReadOnly")
         other = StreamDeclaration.from_dict({**DECLARATION.to_dict(), "name": "other"})
         live = store.declare(other, SCHEDULE.begin / 1e6)
-        store.accept_totals("other", CountedBatch("q", 0, TickTotals.dense(1, np.ones((2, 2), np.int64))))
+        store.accept_totals(
+            "other", CountedBatch("q", 0, TickTotals.dense(1, np.ones((2, 2), np.int64)))
+        )
         store.close_ticks(live, 2, 0.0)
         watched.look()
         found = client.get("/v1/streams/other/releases").json()["releases"]
         assert found == list(all_releases(store, "other"))
         with pytest.raises(StoreError, match="for reading only"):
-            watched.declare(StreamDeclaration.from_dict({**DECLARATION.to_dict(), "name": "third"}), 0.0)
+            watched.declare(
+                StreamDeclaration.from_dict({**DECLARATION.to_dict(), "name": "third"}), 0.0
+            )
 
 
 def test_a_store_that_is_not_there_is_named(tmp_path: Path) -> None:
@@ -101,7 +118,9 @@ def test_the_command_shows_a_store(store: Store, programs: Programs, tmp_path: P
     """`evercount serve --read-only` next to the process that has the lock."""
     store.close_ticks(store.find("live"), 1, 0.0)
     words = ("serve", "--read-only", "--port", "0", "--db", "store.db")
-    process = programs.start(COMMAND, *words, cwd=tmp_path, env={**os.environ, "EVERCOUNT_ADMIN_TOKEN": ADMIN})
+    process = programs.start(
+        COMMAND, *words, cwd=tmp_path, env={**os.environ, "EVERCOUNT_ADMIN_TOKEN": ADMIN}
+    )
     line = process.stderr.readline()
     address = next(word for word in line.split() if word.startswith("http"))
     found = httpx.get(f"{address}/v1/streams/live/releases", timeout=300).json()["releases"]

@@ -1,4 +1,5 @@
-"""The secrets of noise and store appear in no plan, log, event log, checkpoint or file that a job leaves behind."""
+"""The secrets of noise and store appear in no plan, log, event log, checkpoint or file that a job
+leaves behind."""
 
 from __future__ import annotations
 
@@ -45,7 +46,9 @@ def release(session: Any, folder: Path) -> None:
     store = Store(folder / "store.db", key_from_environment())
     store.declare(declaration, end / 1e6, Secret.from_hex(STREAM_SECRET), shards=2)
     events = (
-        session.readStream.option("maxFileAge", "36500d").schema("ts timestamp, key string").parquet(str(folder / "in"))
+        session.readStream.option("maxFileAge", "36500d")
+        .schema("ts timestamp, key string")
+        .parquet(str(folder / "in"))
     )
     release_stream(events, declaration, store, str(folder / "checkpoint"), clock=lambda: end)
     store.close()
@@ -62,7 +65,9 @@ def search(files: list[Path], secrets: tuple[str, ...]) -> None:
     """No file holds one of the secrets, or what a run derives from the first of them."""
     content = {path: path.read_bytes() for path in files}
     everything = b"".join(content.values())
-    assert b"SparkListenerSQLExecutionStart" in everything, "Spark wrote no plan down: the search would prove nothing"
+    assert b"SparkListenerSQLExecutionStart" in everything, (
+        "Spark wrote no plan down: the search would prove nothing"
+    )
     assert any("checkpoint" in path.parts for path in files)
     run = Secret.from_hex(secrets[0]).derive("evercount/spark/run/r").hex()
     for secret in (*secrets, run):
@@ -73,13 +78,16 @@ def search(files: list[Path], secrets: tuple[str, ...]) -> None:
 
 
 def test_no_secret_is_in_event_logs_checkpoints_and_results(spark: Any, tmp_path: Path) -> None:
-    """The store is not encrypted here, so that it holds the secret of the stream: all other files are searched."""
+    """The store is not encrypted here, so that it holds the secret of the stream: all other files
+    are searched."""
     from conftest import ROOT_SECRET as OPERATORS
 
     release(spark, tmp_path)
     logs = Path(spark.conf.get("spark.eventLog.dir").removeprefix("file://"))
     files = [path for folder in (tmp_path, logs) for path in folder.rglob("*") if path.is_file()]
-    search([path for path in files if not path.name.startswith("store.db")], (OPERATORS, STREAM_SECRET))
+    search(
+        [path for path in files if not path.name.startswith("store.db")], (OPERATORS, STREAM_SECRET)
+    )
 
 
 @pytest.mark.soak
@@ -119,8 +127,12 @@ if __name__ == "__main__":
     driver(Path(sys.argv[1]))
 
 
-def test_a_secret_file_that_others_can_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("pyspark", reason="pyspark is not installed: pip install 'evercount[spark]'")
+def test_a_secret_file_that_others_can_read_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip(
+        "pyspark", reason="pyspark is not installed: pip install 'evercount[spark]'"
+    )
     from evercount.errors import ParameterError
     from evercount.spark.session import root_secret
 

@@ -1,4 +1,5 @@
-"""release_stream: files in any order, in rounds and after restarts, publish the table of one stream."""
+"""release_stream: files in any order, in rounds and after restarts, publish the table of one
+stream."""
 
 from __future__ import annotations
 
@@ -63,22 +64,33 @@ class Feed:
         self.totals = np.zeros((TICKS, len(KEYS)), np.int64)
         self._generator = np.random.default_rng(11)
 
-    def write(self, *ticks: int, events: int = 40, keys: list[str] = KEYS, count: bool = True) -> None:
+    def write(
+        self, *ticks: int, events: int = 40, keys: list[str] = KEYS, count: bool = True
+    ) -> None:
         """One file with events of these ticks."""
         tick = self._generator.choice(np.asarray(ticks), events)
         cell = self._generator.integers(0, len(keys), events)
-        micros = DECLARATION.schedule.begin + (tick - 1) * HOUR + self._generator.integers(0, HOUR, events)
+        micros = (
+            DECLARATION.schedule.begin
+            + (tick - 1) * HOUR
+            + self._generator.integers(0, HOUR, events)
+        )
         if count:
             np.add.at(self.totals, (tick - 1, cell), 1)
         path = self.folder / f".{self.files}.parquet"
         pq.write_table(
-            pa.table({"ts": pa.array(micros, pa.timestamp("us", "UTC")), "key": [keys[c] for c in cell]}), path
+            pa.table(
+                {"ts": pa.array(micros, pa.timestamp("us", "UTC")), "key": [keys[c] for c in cell]}
+            ),
+            path,
         )
         path.rename(self.folder / f"{self.files}.parquet")
         self.files += 1
 
     def stream(self, spark: Any, files_per_batch: int = 1) -> Any:
-        reader = spark.readStream.schema(SCHEMA).options(maxFilesPerTrigger=files_per_batch, maxFileAge=EVERY_AGE)
+        reader = spark.readStream.schema(SCHEMA).options(
+            maxFilesPerTrigger=files_per_batch, maxFileAge=EVERY_AGE
+        )
         return reader.parquet(str(self.folder))
 
 
@@ -98,21 +110,31 @@ def released(store: Store) -> list[list[float]]:
 
 
 def expected(totals: Any, declaration: StreamDeclaration = DECLARATION) -> list[list[float]]:
-    return declaration.build(secret=SECRET, replay=True).run_totals(np.asarray(totals)).rows.tolist()
+    return (
+        declaration.build(secret=SECRET, replay=True).run_totals(np.asarray(totals)).rows.tolist()
+    )
 
 
-def test_rounds_and_restarts_in_any_order_are_one_stream(spark: Any, feed: Feed, tmp_path: Path) -> None:
-    """Each round has a store and a query of its own, as after a restart; ticks 5 and 6 are quiet."""
+def test_rounds_and_restarts_in_any_order_are_one_stream(
+    spark: Any, feed: Feed, tmp_path: Path
+) -> None:
+    """Each round has a store and a query of its own, as after a restart; ticks 5 and 6 are
+    quiet."""
     place, checkpoint = tmp_path / "store.db", str(tmp_path / "checkpoint")
     lines: list[str] = []
-    for files, closed in (([(3, 1), (2,), (9, 2)], 3), ([(4,), (12, 7)], 6), ([], 7), ([(8, 11), (10, 8)], 12)):
+    for files, closed in (
+        ([(3, 1), (2,), (9, 2)], 3),
+        ([(4,), (12, 7)], 6),
+        ([], 7),
+        ([(8, 11), (10, 8)], 12),
+    ):
         for ticks in files:
             feed.write(*ticks)
         store = new_store(place)
         before = store.find("live").closed
         outcome = release_stream(
-            feed.stream(spark), DECLARATION, store, checkpoint, clock=lambda at=closed: end_of(at) + 5,
-            say=lines.append,
+            feed.stream(spark), DECLARATION, store, checkpoint,
+            clock=lambda at=closed: end_of(at) + 5, say=lines.append,
         )  # fmt: skip
         assert outcome.ticks == range(before + 1, closed + 1)
         assert outcome.batches == len(files)
@@ -145,7 +167,11 @@ def test_any_streaming_source_will_do(spark: Any, tmp_path: Path) -> None:
     store = new_store(tmp_path / "store.db")
     for closed in (1, 2, 3):
         outcome = release_stream(
-            events, DECLARATION, store, str(tmp_path / "checkpoint"), clock=lambda at=closed: end_of(at) + 5
+            events,
+            DECLARATION,
+            store,
+            str(tmp_path / "checkpoint"),
+            clock=lambda at=closed: end_of(at) + 5,
         )
         assert outcome.ticks == range(closed, closed + 1)
     found = released(store)
@@ -156,7 +182,8 @@ def test_any_streaming_source_will_do(spark: Any, tmp_path: Path) -> None:
 def test_a_batch_that_comes_again_is_counted_once(
     spark: Any, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The round ends after the store's commit and before Spark's: the next round gets the same batch."""
+    """The round ends after the store's commit and before Spark's: the next round gets the same
+    batch."""
     store, checkpoint = new_store(tmp_path / "store.db"), str(tmp_path / "checkpoint")
     feed.write(1, 2)
     real = _Round._count
@@ -168,8 +195,12 @@ def test_a_batch_that_comes_again_is_counted_once(
     with monkeypatch.context() as patch:
         patch.setattr(_Round, "_count", count)
         with pytest.raises(StoreError, match="is gone"):
-            release_stream(feed.stream(spark), DECLARATION, store, checkpoint, clock=lambda: end_of(2))
-    outcome = release_stream(feed.stream(spark), DECLARATION, store, checkpoint, clock=lambda: end_of(2))
+            release_stream(
+                feed.stream(spark), DECLARATION, store, checkpoint, clock=lambda: end_of(2)
+            )
+    outcome = release_stream(
+        feed.stream(spark), DECLARATION, store, checkpoint, clock=lambda: end_of(2)
+    )
     assert (outcome.batches, outcome.ticks) == (0, range(1, 3))
     assert released(store) == expected(feed.totals[:2])
     store.close()
@@ -181,12 +212,16 @@ def test_late_events_and_the_wait(spark: Any, feed: Feed, tmp_path: Path, late: 
     store, checkpoint = new_store(tmp_path / "store.db", declaration), str(tmp_path / "checkpoint")
     feed.write(1, 2)
     wait = 10 * 60 * 10**6
-    first = release_stream(feed.stream(spark), declaration, store, checkpoint, clock=lambda: end_of(2) + wait - 1)
+    first = release_stream(
+        feed.stream(spark), declaration, store, checkpoint, clock=lambda: end_of(2) + wait - 1
+    )
     assert first.ticks == range(1, 2)
     open_before = feed.totals.copy()
     feed.write(1)
     extra = feed.totals - open_before
-    release_stream(feed.stream(spark), declaration, store, checkpoint, clock=lambda: end_of(2) + wait)
+    release_stream(
+        feed.stream(spark), declaration, store, checkpoint, clock=lambda: end_of(2) + wait
+    )
     rows = open_before[:2]
     if late == "next":
         rows[1] += extra[0]
@@ -194,13 +229,17 @@ def test_late_events_and_the_wait(spark: Any, feed: Feed, tmp_path: Path, late: 
     store.close()
 
 
-def test_a_deleted_checkpoint_is_refused_and_can_be_replaced(spark: Any, feed: Feed, tmp_path: Path) -> None:
+def test_a_deleted_checkpoint_is_refused_and_can_be_replaced(
+    spark: Any, feed: Feed, tmp_path: Path
+) -> None:
     store, checkpoint = new_store(tmp_path / "store.db"), tmp_path / "checkpoint"
     feed.write(1, 2)
     release_stream(feed.stream(spark), DECLARATION, store, str(checkpoint), clock=lambda: end_of(1))
     shutil.move(checkpoint, tmp_path / "kept")
     with pytest.raises(StoreError, match="the source would give all its events again"):
-        release_stream(feed.stream(spark), DECLARATION, store, str(checkpoint), clock=lambda: end_of(2))
+        release_stream(
+            feed.stream(spark), DECLARATION, store, str(checkpoint), clock=lambda: end_of(2)
+        )
     assert not checkpoint.exists()
     # the old checkpoint goes on
     shutil.copytree(tmp_path / "kept", checkpoint)
@@ -213,19 +252,28 @@ def test_a_deleted_checkpoint_is_refused_and_can_be_replaced(spark: Any, feed: F
     shutil.copytree(tmp_path / "kept", checkpoint)
     feed.write(4, count=False)
     with pytest.raises(Conflict, match="counted before with other events"):
-        release_stream(feed.stream(spark, 9), DECLARATION, store, str(checkpoint), clock=lambda: end_of(4))
+        release_stream(
+            feed.stream(spark, 9), DECLARATION, store, str(checkpoint), clock=lambda: end_of(4)
+        )
     # a new checkpoint over new events only
     shutil.rmtree(feed.folder)
     feed.folder.mkdir()
     feed.write(4)
     release_stream(
-        feed.stream(spark), DECLARATION, store, str(tmp_path / "new"), clock=lambda: end_of(4), new_checkpoint=True
+        feed.stream(spark),
+        DECLARATION,
+        store,
+        str(tmp_path / "new"),
+        clock=lambda: end_of(4),
+        new_checkpoint=True,
     )
     assert released(store) == expected(feed.totals[:4])
     store.close()
 
 
-def test_a_checkpoint_of_another_stream_or_store_is_refused(spark: Any, feed: Feed, tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_stream_or_store_is_refused(
+    spark: Any, feed: Feed, tmp_path: Path
+) -> None:
     store, checkpoint = new_store(tmp_path / "store.db"), str(tmp_path / "checkpoint")
     feed.write(1)
     release_stream(feed.stream(spark), DECLARATION, store, checkpoint, clock=lambda: end_of(1))
@@ -233,7 +281,9 @@ def test_a_checkpoint_of_another_stream_or_store_is_refused(spark: Any, feed: Fe
     other = replace(DECLARATION, name="other")
     with pytest.raises(Conflict, match="stream 'other' has counted none of its batches"):
         release_stream(feed.stream(spark), other, store, checkpoint, clock=lambda: end_of(1))
-    changed = StreamDeclaration.from_dict({**DECLARATION.to_dict(), "budget": {"epsilon": 2.0, "delta": 1e-6}})
+    changed = StreamDeclaration.from_dict(
+        {**DECLARATION.to_dict(), "budget": {"epsilon": 2.0, "delta": 1e-6}}
+    )
     with pytest.raises(Conflict, match="was declared differently"):
         release_stream(feed.stream(spark), changed, store, checkpoint, clock=lambda: end_of(1))
     store.close()
@@ -247,14 +297,24 @@ def test_a_checkpoint_of_another_stream_or_store_is_refused(spark: Any, feed: Fe
 def test_a_checkpoint_ahead_of_the_store_is_refused_before_a_tick_closes(
     spark: Any, feed: Feed, tmp_path: Path
 ) -> None:
-    """No new batch comes in the last round, so only the checkpoint itself tells that events would be lost."""
+    """No new batch comes in the last round, so only the checkpoint itself tells that events would
+    be lost."""
     checkpoint = tmp_path / "checkpoint"
 
-    def go(place: str, closed: int, declaration: StreamDeclaration = DECLARATION, **rest: Any) -> list[list[float]]:
+    def go(
+        place: str, closed: int, declaration: StreamDeclaration = DECLARATION, **rest: Any
+    ) -> list[list[float]]:
         store = new_store(tmp_path / place)
         folder = rest.pop("folder", checkpoint)
         try:
-            release_stream(feed.stream(spark), declaration, store, str(folder), clock=lambda: end_of(closed), **rest)
+            release_stream(
+                feed.stream(spark),
+                declaration,
+                store,
+                str(folder),
+                clock=lambda: end_of(closed),
+                **rest,
+            )
             return released(store)
         finally:
             assert store.find("live").closed in (0, closed)
@@ -267,7 +327,8 @@ def test_a_checkpoint_ahead_of_the_store_is_refused_before_a_tick_closes(
             for path in tmp_path.glob("store.db*"):
                 shutil.copy(path, tmp_path / path.name.replace("store", "backup"))
     with pytest.raises(
-        Conflict, match=r"ahead of the store: Spark continues with batch 3, .* has counted 1 batches of it"
+        Conflict,
+        match=r"ahead of the store: Spark continues with batch 3, .* has counted 1 batches of it",
     ):
         go("backup.db", 1)
     without_commits = tmp_path / "without commits"
@@ -286,7 +347,8 @@ def test_a_checkpoint_ahead_of_the_store_is_refused_before_a_tick_closes(
 def test_an_interrupted_round_stops_its_query(
     spark: Any, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ctrl-C after the second of six batches: none is counted afterwards, and the next round takes the rest."""
+    """Ctrl-C after the second of six batches: none is counted afterwards, and the next round takes
+    the rest."""
     store, checkpoint = new_store(tmp_path / "store.db"), str(tmp_path / "checkpoint")
     for _ in range(6):
         feed.write(1, events=5)
@@ -298,7 +360,9 @@ def test_an_interrupted_round_stops_its_query(
             os.kill(os.getpid(), signal.SIGINT)
 
     def go() -> Any:
-        return release_stream(feed.stream(spark), DECLARATION, store, checkpoint, clock=lambda: end_of(1))
+        return release_stream(
+            feed.stream(spark), DECLARATION, store, checkpoint, clock=lambda: end_of(1)
+        )
 
     with monkeypatch.context() as patch:
         patch.setattr(_Round, "_count", count)
@@ -312,12 +376,15 @@ def test_an_interrupted_round_stops_its_query(
     store.close()
 
 
-VIENNA = StreamDeclaration.from_dict({**DECLARATION.to_dict(), "zone": "Europe/Vienna", "start": "2026-01-01T00:00:00"})
+VIENNA = StreamDeclaration.from_dict(
+    {**DECLARATION.to_dict(), "zone": "Europe/Vienna", "start": "2026-01-01T00:00:00"}
+)
 
 
 @pytest.mark.soak
 def test_times_without_an_offset_are_those_of_the_declared_zone(spark: Any, tmp_path: Path) -> None:
-    """Spark would read JSON in the session's zone (6 ticks away) and naive Parquet in UTC (1 tick away)."""
+    """Spark would read JSON in the session's zone (6 ticks away) and naive Parquet in UTC (1 tick
+    away)."""
     rows = [{"ts": "2026-01-01T01:30:00", "key": "north"}] * 30
     folders = {name: tmp_path / name for name in ("json", "naive", "utc")}
     for folder in folders.values():
@@ -341,7 +408,9 @@ def test_times_without_an_offset_are_those_of_the_declared_zone(spark: Any, tmp_
             store.close()
 
     right = expected([[0, 0, 0], [30, 0, 0], [0, 0, 0]], VIENNA)
-    for run, (folder, kind) in enumerate((("json", "string"), ("naive", "timestamp_ntz"), ("utc", "timestamp"))):
+    for run, (folder, kind) in enumerate(
+        (("json", "string"), ("naive", "timestamp_ntz"), ("utc", "timestamp"))
+    ):
         assert go(folder, kind, run) == right
     with pytest.raises(ParameterError, match="give the time as string in the schema"):
         go("json", "timestamp", 3)
@@ -352,7 +421,9 @@ def test_times_without_an_offset_are_those_of_the_declared_zone(spark: Any, tmp_
     with pytest.raises(InputError, match=r"cannot be read together.*read them separately"):
         go("naive", "timestamp_ntz", 6)
     for form, folder, error in (("json", "json", ParameterError), ("parquet", "naive", InputError)):
-        table = spark.read.format(form).schema("ts timestamp, key string").load(str(folders[folder]))
+        table = (
+            spark.read.format(form).schema("ts timestamp, key string").load(str(folders[folder]))
+        )
         with pytest.raises(error, match="Spark"):
             release_batch(table, VIENNA, str(tmp_path / "out"))
 
@@ -370,7 +441,12 @@ def test_old_files_that_come_late_are_counted(spark: Any, feed: Feed, tmp_path: 
     release_stream(feed.stream(spark), DECLARATION, store, checkpoint, clock=lambda: end_of(1))
     assert released(store) == expected(feed.totals[:1])
     with pytest.raises(ParameterError, match="skips files that are more than 7 days older"):
-        release_stream(spark.readStream.schema(SCHEMA).parquet(str(feed.folder)), DECLARATION, store, checkpoint)
+        release_stream(
+            spark.readStream.schema(SCHEMA).parquet(str(feed.folder)),
+            DECLARATION,
+            store,
+            checkpoint,
+        )
     store.close()
 
 
@@ -382,11 +458,13 @@ def test_rows_of_users_are_said_once(spark: Any, tmp_path: Path) -> None:
     })  # fmt: skip
     rows = "'2026-01-01T00:30:00Z' AS ts, 'north' AS key, CAST(id % 7 AS string) AS who, id AS n"
     spark.sql(f"SELECT {rows} FROM range(100)").coalesce(1).write.parquet(str(tmp_path / "in"))
-    reader = spark.readStream.schema("ts string, key string, who string, n long").option("maxFileAge", EVERY_AGE)
+    reader = spark.readStream.schema("ts string, key string, who string, n long").option(
+        "maxFileAge", EVERY_AGE
+    )
     lines: list[str] = []
     release_stream(
-        reader.parquet(str(tmp_path / "in")), declaration, tmp_path / "store.db", str(tmp_path / "checkpoint"),
-        clock=lambda: end_of(1), say=lines.append,
+        reader.parquet(str(tmp_path / "in")), declaration, tmp_path / "store.db",
+        str(tmp_path / "checkpoint"), clock=lambda: end_of(1), say=lines.append,
     )  # fmt: skip
     assert [line.split(",")[0] for line in lines] == [
         "micro-batch 0: 100 rows",
@@ -394,7 +472,9 @@ def test_rows_of_users_are_said_once(spark: Any, tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("place", soak_but(["iceberg:{}/public.live"], ["delta:{}/table", "iceberg:{}/public.live"]))
+@pytest.mark.parametrize(
+    "place", soak_but(["iceberg:{}/public.live"], ["delta:{}/table", "iceberg:{}/public.live"])
+)
 def test_a_lake_gets_every_tick_once(
     place: str, spark: Any, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -407,7 +487,12 @@ def test_a_lake_gets_every_tick_once(
         feed.write(closed)
         checkpoint = str(tmp_path / "checkpoint")
         return release_stream(
-            feed.stream(spark), DECLARATION, store, checkpoint, clock=lambda: end_of(closed), lake=lake
+            feed.stream(spark),
+            DECLARATION,
+            store,
+            checkpoint,
+            clock=lambda: end_of(closed),
+            lake=lake,
         )
 
     go(2)
@@ -419,21 +504,27 @@ def test_a_lake_gets_every_tick_once(
     go(4)
     go(5)
     table = open_lake(lake)._table  # type: ignore[attr-defined]
-    rows = (table.to_pyarrow_table() if lake.startswith("delta") else table.scan().to_arrow()).to_pylist()
+    rows = (
+        table.to_pyarrow_table() if lake.startswith("delta") else table.scan().to_arrow()
+    ).to_pylist()
     found = {(row["tick"], row["cell"]): row["value"] for row in rows}
     assert len(rows) == len(found) == 5 * len(KEYS)
     assert [[found[tick, key] for key in KEYS] for tick in range(1, 6)] == released(store)
     store.close()
 
 
-def test_bad_rows_stop_the_stream_until_they_may_be_skipped(spark: Any, feed: Feed, tmp_path: Path) -> None:
+def test_bad_rows_stop_the_stream_until_they_may_be_skipped(
+    spark: Any, feed: Feed, tmp_path: Path
+) -> None:
     store, checkpoint = new_store(tmp_path / "store.db"), str(tmp_path / "checkpoint")
     feed.write(1)
     feed.write(1, keys=["stranger"], events=4, count=False)
     feed.write(2)
 
     def go(**rest: Any) -> Any:
-        return release_stream(feed.stream(spark), DECLARATION, store, checkpoint, clock=lambda: end_of(2), **rest)
+        return release_stream(
+            feed.stream(spark), DECLARATION, store, checkpoint, clock=lambda: end_of(2), **rest
+        )
 
     with pytest.raises(InputError, match="4 × a key that is not in the list of keys"):
         go()
@@ -443,8 +534,11 @@ def test_bad_rows_stop_the_stream_until_they_may_be_skipped(spark: Any, feed: Fe
     store.close()
 
 
-def test_a_file_that_cannot_be_read_stops_the_round_and_loses_nothing(spark: Any, feed: Feed, tmp_path: Path) -> None:
-    """Truncated, with a column of another type or name, with times of the next century: said, nothing is counted."""
+def test_a_file_that_cannot_be_read_stops_the_round_and_loses_nothing(
+    spark: Any, feed: Feed, tmp_path: Path
+) -> None:
+    """Truncated, with a column of another type or name, with times of the next century: said,
+    nothing is counted."""
     endless = StreamDeclaration.from_dict({**DECLARATION.to_dict(), "horizon": None})
     store = new_store(tmp_path / "store.db", endless)
     feed.write(1)
@@ -453,10 +547,14 @@ def test_a_file_that_cannot_be_read_stops_the_round_and_loses_nothing(spark: Any
 
     def go(**rest: Any) -> Any:
         checkpoint = str(tmp_path / "checkpoint")
-        return release_stream(feed.stream(spark), endless, store, checkpoint, clock=lambda: end_of(1), **rest)
+        return release_stream(
+            feed.stream(spark), endless, store, checkpoint, clock=lambda: end_of(1), **rest
+        )
 
     def table(year: int, key: Any, name: str = "key") -> Any:
-        return pa.table({"ts": pa.array([datetime(year, 1, 1)], pa.timestamp("us", "UTC")), name: [key]})
+        return pa.table(
+            {"ts": pa.array([datetime(year, 1, 1)], pa.timestamp("us", "UTC")), name: [key]}
+        )
 
     for bad, said in (
         (None, "the source cannot be read"),
@@ -474,17 +572,27 @@ def test_a_file_that_cannot_be_read_stops_the_round_and_loses_nothing(spark: Any
     store.close()
 
 
-def test_rows_that_cannot_be_parsed_are_said_and_readers_that_drop_them_refused(spark: Any, tmp_path: Path) -> None:
+def test_rows_that_cannot_be_parsed_are_said_and_readers_that_drop_them_refused(
+    spark: Any, tmp_path: Path
+) -> None:
     (tmp_path / "in").mkdir()
-    rows = [{"ts": "2026-01-01T00:10:00Z", "key": "north"}, {"ts": "2026-01-01T00:20:00Z", "key": "west"}]
-    (tmp_path / "in" / "0.json").write_text("\n".join(json.dumps(row) for row in rows)[:-9])  # a line is cut off
+    rows = [
+        {"ts": "2026-01-01T00:10:00Z", "key": "north"},
+        {"ts": "2026-01-01T00:20:00Z", "key": "west"},
+    ]
+    # a line is cut off
+    (tmp_path / "in" / "0.json").write_text("\n".join(json.dumps(row) for row in rows)[:-9])
     store = new_store(tmp_path / "store.db")
 
     def go(**rest: Any) -> Any:
-        reader = spark.readStream.schema("ts string, key string").options(maxFileAge=EVERY_AGE, **rest)
+        reader = spark.readStream.schema("ts string, key string").options(
+            maxFileAge=EVERY_AGE, **rest
+        )
         source = reader.json(str(tmp_path / "in"))
         place = str(tmp_path / "checkpoint")
-        return release_stream(source, DECLARATION, store, place, clock=lambda: end_of(1), skip_bad=bool(rest))
+        return release_stream(
+            source, DECLARATION, store, place, clock=lambda: end_of(1), skip_bad=bool(rest)
+        )
 
     with pytest.raises(ParameterError, match="DROPMALFORMED"):
         go(mode="dropMalformed")
@@ -507,7 +615,8 @@ def test_rows_that_cannot_be_parsed_are_said_and_readers_that_drop_them_refused(
 @pytest.mark.soak
 @pytest.mark.parametrize("shards", [1, 3])
 def test_executors_close_shards(spark: Any, feed: Feed, tmp_path: Path, shards: int) -> None:
-    """Two rounds, the second with the number of shards that the store knows; another number is refused.
+    """Two rounds, the second with the number of shards that the store knows; another number is
+    refused.
 
     In CI: two shards in PostgreSQL, below, and by the command, test_spark_command.py.
     """
@@ -516,7 +625,12 @@ def test_executors_close_shards(spark: Any, feed: Feed, tmp_path: Path, shards: 
     feed.write(1, 2, 3)
     for last, given in ((2, shards), (4, None)):
         release_stream(
-            feed.stream(spark), DECLARATION, store, checkpoint, clock=lambda at=last: end_of(at), shards=given
+            feed.stream(spark),
+            DECLARATION,
+            store,
+            checkpoint,
+            clock=lambda at=last: end_of(at),
+            shards=given,
         )
     assert released(store) == expected(feed.totals[:4])
     assert store.verify(store.head) == []
@@ -526,17 +640,24 @@ def test_executors_close_shards(spark: Any, feed: Feed, tmp_path: Path, shards: 
 
 
 def test_executors_without_the_key_close_nothing(spark: Any, feed: Feed, tmp_path: Path) -> None:
-    """The key that the driver was given does not travel: the executors have none in their environment."""
+    """The key that the driver was given does not travel: the executors have none in their
+    environment."""
     store = Store(tmp_path / "store.db", bytes(range(32)))
     store.declare(DECLARATION, end_of(0) / 1e6, SECRET, shards=2)
     feed.write(1)
-    with pytest.raises(StoreError, match="a shard could not be closed: the store is encrypted: give its key in"):
-        release_stream(feed.stream(spark), DECLARATION, store, str(tmp_path / "c"), clock=lambda: end_of(1))
+    with pytest.raises(
+        StoreError, match="a shard could not be closed: the store is encrypted: give its key in"
+    ):
+        release_stream(
+            feed.stream(spark), DECLARATION, store, str(tmp_path / "c"), clock=lambda: end_of(1)
+        )
     assert released(store) == []
     store.close()
 
 
-def test_a_password_does_not_travel_to_executors(spark: Any, feed: Feed, tmp_path: Path, postgres: Postgres) -> None:
+def test_a_password_does_not_travel_to_executors(
+    spark: Any, feed: Feed, tmp_path: Path, postgres: Postgres
+) -> None:
     from sqlalchemy import make_url
 
     place = make_url(postgres.fresh()).set(password="hush").render_as_string(hide_password=False)
@@ -545,9 +666,13 @@ def test_a_password_does_not_travel_to_executors(spark: Any, feed: Feed, tmp_pat
     with pytest.raises(ParameterError, match="must not travel with a job"):
         release_stream(feed.stream(spark), DECLARATION, store, str(tmp_path / "c"))
     store.close()
-    store = Store(make_url(place)._replace(password=None).render_as_string(), head=tmp_path / "head")
+    store = Store(
+        make_url(place)._replace(password=None).render_as_string(), head=tmp_path / "head"
+    )
     feed.write(1, 2, 3)
-    release_stream(feed.stream(spark), DECLARATION, store, str(tmp_path / "c"), clock=lambda: end_of(3))
+    release_stream(
+        feed.stream(spark), DECLARATION, store, str(tmp_path / "c"), clock=lambda: end_of(3)
+    )
     assert released(store) == expected(feed.totals[:3])
     store.close()
 
@@ -556,7 +681,9 @@ def test_what_is_refused(spark: Any, feed: Feed, tmp_path: Path) -> None:
     feed.write(1)
     checkpoint = str(tmp_path / "checkpoint")
     with pytest.raises(ParameterError, match="takes a streaming DataFrame"):
-        release_stream(spark.read.parquet(str(feed.folder)), DECLARATION, tmp_path / "store.db", checkpoint)
+        release_stream(
+            spark.read.parquet(str(feed.folder)), DECLARATION, tmp_path / "store.db", checkpoint
+        )
     with pytest.raises(StoreError, match="does not exist"):
         release_stream(feed.stream(spark), DECLARATION, tmp_path / "no" / "store.db", checkpoint)
     held = new_store(tmp_path / "store.db")

@@ -1,4 +1,5 @@
-"""SparseCount: exact privacy of the partition, the split of the budget, errors against the bound, snapshots."""
+"""SparseCount: exact privacy of the partition, the split of the budget, errors against the bound,
+snapshots."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ def secret(seed: int) -> Secret:
 def closing_probabilities(
     counts: list[int], threshold: int | list[int], rates: tuple[float, float]
 ) -> dict[tuple[bool, ...], float]:
-    """P(every pattern of closings) of the sparse vector over these ticks, summed over the threshold's noise exactly.
+    """P(every pattern of closings) of the sparse vector over these ticks, summed over the
+    threshold's noise exactly.
 
     Noise beyond ±90 is left out (below 1e-11 here).
     """
@@ -61,9 +63,17 @@ def closing_probabilities(
 
 
 def worst_ratios(rates: tuple[float, float]) -> tuple[float, float]:
-    """The largest log-ratios of a pattern's probabilities: one event less over one more, and the other way round."""
+    """The largest log-ratios of a pattern's probabilities: one event less over one more, and the
+    other way round."""
     less_over_more = more_over_less = -math.inf
-    for counts in ([0, 0, 0, 0], [1, 0, 2, 0], [2, 2, 2, 2], [0, 3, 0, 3], [5, 5, 5, 5], [9, 0, 9, 0]):
+    for counts in (
+        [0, 0, 0, 0],
+        [1, 0, 2, 0],
+        [2, 2, 2, 2],
+        [0, 3, 0, 3],
+        [5, 5, 5, 5],
+        [9, 0, 9, 0],
+    ):
         base = closing_probabilities(counts, 3, rates)
         assert sum(base.values()) == pytest.approx(1, abs=1e-9)
         for tick in range(len(counts)):
@@ -71,16 +81,20 @@ def worst_ratios(rates: tuple[float, float]) -> tuple[float, float]:
             more[tick] += 1
             other = closing_probabilities(more, 3, rates)
             logs = [math.log(base[pattern] / other[pattern]) for pattern in base]
-            less_over_more, more_over_less = max(less_over_more, *logs), max(more_over_less, *(-log for log in logs))
+            less_over_more, more_over_less = (
+                max(less_over_more, *logs),
+                max(more_over_less, *(-log for log in logs)),
+            )
     return less_over_more, more_over_less
 
 
 @pytest.mark.parametrize("rates", [(0.3, 0.7), (0.5, 0.5), (1.0, 0.25), (0.7, 0.7), (0.35, 1.4)])
 def test_partition_costs_the_larger_rate_by_exact_enumeration(rates: tuple[float, float]) -> None:
-    """All patterns over four ticks, all neighbours of six streams: each direction within its own rate, nearly reached.
+    """All patterns over four ticks, all neighbours of six streams: each direction within its own
+    rate, nearly reached.
 
-    One event less over one more costs the threshold's rate, the other direction the rate of the ticks. So
-    neither rate could be left out of the maximum.
+    One event less over one more costs the threshold's rate, the other direction the rate of the
+    ticks. So neither rate could be left out of the maximum.
     """
     threshold, ticks = worst_ratios(rates)
     assert 0.75 * rates[0] < threshold <= rates[0] + 1e-9
@@ -88,24 +102,30 @@ def test_partition_costs_the_larger_rate_by_exact_enumeration(rates: tuple[float
 
 
 def test_partition_with_too_little_noise_is_caught() -> None:
-    """Negative controls: planted rates of 1.0 for ticks, or for thresholds, exceed a promise of 0.7."""
+    """Negative controls: planted rates of 1.0 for ticks, or for thresholds, exceed a promise of
+    0.7."""
     assert max(worst_ratios((0.7, 1.0))) > 0.7
     assert max(worst_ratios((1.0, 0.7))) > 0.7
 
 
 def test_a_threshold_that_is_not_shifted_by_the_whole_event_is_caught() -> None:
-    """Negative control of the proof's step c′ = c + 1 at the closing tick: an event that leaves its segment again.
+    """Negative control of the proof's step c′ = c + 1 at the closing tick: an event that leaves its
+    segment again.
 
-    A planted counter that forgets the last event at the closing tick has c′ = c there, and exceeds the maximum.
+    A planted counter that forgets the last event at the closing tick has c′ = c there, and exceeds
+    the maximum.
     """
     rates = (0.5, 0.5)
     base = closing_probabilities([1, 0, 2, 0], 3, rates)
     forgets = closing_probabilities([2, -1, 2, 0], 3, rates)
-    assert max(abs(math.log(base[pattern] / forgets[pattern])) for pattern in base) > max(rates) + 0.1
+    assert (
+        max(abs(math.log(base[pattern] / forgets[pattern])) for pattern in base) > max(rates) + 0.1
+    )
 
 
 def test_the_simulated_partition_has_these_probabilities() -> None:
-    """The program's own draws against the enumeration: 20,000 partitions, 5 standard errors for each pattern."""
+    """The program's own draws against the enumeration: 20,000 partitions, 5 standard errors for
+    each pattern."""
     rates, counts, threshold = (0.5, 0.5), [1, 0, 2], 3
     rho = ExactLaplace(secret(1)).draw(np.arange(20000), rates[0], 4)
     nu = ExactLaplace(secret(2)).draw(np.arange(20000), rates[1], 3)
@@ -150,24 +170,32 @@ def test_every_segment_has_a_threshold_of_its_own() -> None:
     assert len(levels) > 9
 
 
-@pytest.mark.parametrize(("delta", "clustered"), soak_but([(0.0, True)], [(0.0, True), (1e-8, False)]))
+@pytest.mark.parametrize(
+    ("delta", "clustered"), soak_but([(0.0, True)], [(0.0, True), (1e-8, False)])
+)
 def test_errors_stay_within_the_bound(delta: float, clustered: bool) -> None:
-    """12 streams of 4,096 ticks with 1,500 events: the largest error within the 95 % bound in at least 10 of them.
+    """12 streams of 4,096 ticks with 1,500 events: the largest error within the 95 % bound in at
+    least 10 of them.
 
-    A bound that holds with probability 0.95 fails this less than once in 500. A third of it is passed (negative
-    control).
+    A bound that holds with probability 0.95 fails this less than once in 500. A third of it is
+    passed (negative control).
     """
     T, ones = 4096, 1500
     plan = plan_sparse(2.0, T, delta, ones, method="partition")
     inside = narrow = 0
     for seed in range(12):
         counts = sparse_stream(seed, T, ones, clustered)
-        releases = SparseCount(2.0, T, delta, ones, method="partition", secret=secret(seed)).run(counts)
+        releases = SparseCount(2.0, T, delta, ones, method="partition", secret=secret(seed)).run(
+            counts
+        )
         truth = np.cumsum(counts)
         error = np.abs(np.asarray([r.value for r in releases]) - truth).max()
         inside += error <= plan.bound()
         narrow += error <= plan.bound() / 3
-        assert all(r.low <= x <= r.high for r, x in zip(releases, truth, strict=True)) or error > plan.bound()
+        assert (
+            all(r.low <= x <= r.high for r, x in zip(releases, truth, strict=True))
+            or error > plan.bound()
+        )
     assert inside >= 10
     assert narrow < 10
 
@@ -188,7 +216,8 @@ def test_unknown_number_of_ones() -> None:
 def test_bounds_of_all_numbers_of_segments_hold_together() -> None:
     """The chances of all doublings add up to β/3, and each bound is that of its doubling's chance.
 
-    And in 2,400 simulated counters, no release is off by more than its own bound in at least 1 − β/3 of them.
+    And in 2,400 simulated counters, no release is off by more than its own bound in at least 1 −
+    β/3 of them.
     """
     plan = plan_sparse(1.0, 2**12, beta=0.3, method="partition")
     tree = pure_factorization("endless-bridge", None)
@@ -200,11 +229,15 @@ def test_bounds_of_all_numbers_of_segments_hold_together() -> None:
         assert radius == endless_radius(plan.counter_epsilon, 0.0, 1 << doubling, chances[doubling])
         assert radius > endless_radius(plan.counter_epsilon, 0.0, 1 << doubling, plan.beta / 3)
     bounds = np.asarray([plan.counter_bound(release) for release in range(1, 513)])
-    late = np.asarray([plan.counter_bound(512 if release > 256 else release) for release in range(1, 513)])
+    late = np.asarray(
+        [plan.counter_bound(512 if release > 256 else release) for release in range(1, 513)]
+    )
     assert np.array_equal(bounds, late), "one bound for each doubling"
     held = tight = 0
     for seed in range(8):
-        noise = build_pure(tree, cells=300, grid=1.0, l1=1.0, epsilon=plan.counter_epsilon, secret=secret(seed))
+        noise = build_pure(
+            tree, cells=300, grid=1.0, l1=1.0, epsilon=plan.counter_epsilon, secret=secret(seed)
+        )
         errors = np.abs(noise.stream.take(512))
         held += int(np.all(errors <= bounds[:, np.newaxis], axis=0).sum())
         tight += int(np.all(errors <= bounds[:, np.newaxis] / 2, axis=0).sum())
@@ -213,7 +246,8 @@ def test_bounds_of_all_numbers_of_segments_hold_together() -> None:
 
 
 class Column:
-    """Numbers that were drawn before, of one stream among many, as the sources of noise give them."""
+    """Numbers that were drawn before, of one stream among many, as the sources of noise give
+    them."""
 
     def __init__(self, numbers: np.ndarray) -> None:
         self.numbers, self.taken = numbers, 0
@@ -226,14 +260,19 @@ class Column:
         return self.numbers[self.taken - ticks : self.taken, np.newaxis]
 
 
-def many_runs(counter: SparseCount, counts: np.ndarray, streams: int) -> Iterator[list[SparseRelease]]:
-    """What the counter releases for these counts when it begins again, with the noise of as many streams."""
+def many_runs(
+    counter: SparseCount, counts: np.ndarray, streams: int
+) -> Iterator[list[SparseRelease]]:
+    """What the counter releases for these counts when it begins again, with the noise of as many
+    streams."""
     plan, ticks, key = counter.plan, len(counts), secret(77)
     begun = dict(vars(counter))
     served = ticks if plan.method == "plain" or plan.segments is None else plan.segments
     noise = make_counter(plan, key.derive("counters"), None, streams).stream.take(served)
     if plan.method == "partition":
-        levels = ExactLaplace(key.derive("levels")).draw(np.arange(ticks + 1), plan.threshold_epsilon, streams)
+        levels = ExactLaplace(key.derive("levels")).draw(
+            np.arange(ticks + 1), plan.threshold_epsilon, streams
+        )
         extra = ExactLaplace(key.derive("ticks")).draw(np.arange(ticks), plan.tick_epsilon, streams)
     for stream in range(streams):
         vars(counter).update(begun)
@@ -262,7 +301,8 @@ def many_runs(counter: SparseCount, counts: np.ndarray, streams: int) -> Iterato
 def test_intervals_hold_at_once_over_many_streams(
     method: str, delta: float, horizon: int | None, ones: int | None
 ) -> None:
-    """1,000 streams: every release holds the truth and keeps its bound, in 95 % of them less 4 standard errors."""
+    """1,000 streams: every release holds the truth and keeps its bound, in 95 % of them less 4
+    standard errors."""
     streams, counts = 1_000, sparse_stream(1, 24, 150, False)
     truth = np.cumsum(counts)
     counter = SparseCount(6.0, horizon, delta, ones, method=method, secret=secret(5))
@@ -280,14 +320,18 @@ def test_intervals_hold_at_once_over_many_streams(
 
 @pytest.mark.soak
 def test_unknown_number_of_ones_over_many_streams() -> None:
-    """2,000 streams: all releases within the bound of the events so far, in at least 95 % of them."""
+    """2,000 streams: all releases within the bound of the events so far, in at least 95 % of
+    them."""
     T, held = 256, 0
     for seed in range(2000):
         counts = sparse_stream(seed, T, 120, seed % 2 == 0)
         counter = SparseCount(4.0, T, method="partition", secret=secret(seed))
         truth = np.cumsum(counts)
         bounds = {int(x): counter.plan.bound(int(x)) for x in np.unique(truth)}
-        held += all(abs(r.value - x) <= bounds[int(x)] for r, x in zip(counter.run(counts), truth, strict=True))
+        held += all(
+            abs(r.value - x) <= bounds[int(x)]
+            for r, x in zip(counter.run(counts), truth, strict=True)
+        )
         counter.close()
     assert held >= 1900
 
@@ -375,13 +419,17 @@ def test_one_promised_event_costs_nothing_and_is_off_by_a_half() -> None:
 @pytest.mark.parametrize("delta", [0.0, 1e-8])
 @pytest.mark.parametrize("horizon", [64, 2**12, 2**20, None])
 def test_the_least_bound_is_chosen(delta: float, horizon: int | None) -> None:
-    """Never a larger bound than the partition, the plain counter or half of the promise; each wins somewhere."""
+    """Never a larger bound than the partition, the plain counter or half of the promise; each wins
+    somewhere."""
     chosen = set()
     ticks = 2**20 if horizon is None else horizon
     for ones in (1, 30, 1000, 10**5):
         plan = plan_sparse(1.0, horizon, delta, ones)
         chosen.add(plan.method)
-        rivals = {way: plan_sparse(1.0, horizon, delta, ones, method=way) for way in ("partition", "plain", "constant")}
+        rivals = {
+            way: plan_sparse(1.0, horizon, delta, ones, method=way)
+            for way in ("partition", "plain", "constant")
+        }
         assert plan.bound(ticks=ticks) == min(rival.bound(ticks=ticks) for rival in rivals.values())
         assert plan.bound(ticks=ticks) <= ones / 2
         assert plan is rivals[plan.method]
@@ -393,12 +441,20 @@ def test_the_least_bound_is_chosen(delta: float, horizon: int | None) -> None:
 @pytest.mark.parametrize(
     ("method", "delta", "horizon"),
     soak_but(
-        [("partition", 0.0, 500), ("partition", 1e-8, None), ("plain", 1e-8, 500), ("constant", 0.0, 500)],
+        [
+            ("partition", 0.0, 500),
+            ("partition", 1e-8, None),
+            ("plain", 1e-8, 500),
+            ("constant", 0.0, 500),
+        ],
         itertools.product(["partition", "plain", "constant"], [0.0, 1e-8], [500, None]),
     ),
 )
-def test_releases_keep_the_promise_and_the_bound(method: str, delta: float, horizon: int | None) -> None:
-    """Between 0 and max_ones, in the middle of an interval that holds the truth; the same after a restore."""
+def test_releases_keep_the_promise_and_the_bound(
+    method: str, delta: float, horizon: int | None
+) -> None:
+    """Between 0 and max_ones, in the middle of an interval that holds the truth; the same after a
+    restore."""
     counts = sparse_stream(11, 500, 150, True)
     truth = np.cumsum(counts)
     counter = SparseCount(1.0, horizon, delta, 150, method=method, secret=secret(12))
@@ -415,10 +471,12 @@ def test_releases_keep_the_promise_and_the_bound(method: str, delta: float, hori
 
 
 @pytest.mark.parametrize(
-    ("ones", "delta"), soak_but([(1500, 0.0), (None, 1e-8)], itertools.product([1500, None], [0.0, 1e-8]))
+    ("ones", "delta"),
+    soak_but([(1500, 0.0), (None, 1e-8)], itertools.product([1500, None], [0.0, 1e-8])),
 )
 def test_without_a_horizon(delta: float, ones: int | None) -> None:
-    """Errors within the bound of their tick, which grows with the logarithm; no end; snapshots; a far tick alone."""
+    """Errors within the bound of their tick, which grows with the logarithm; no end; snapshots; a
+    far tick alone."""
     T = 6000
     inside = 0
     for seed in range(6):
@@ -430,7 +488,8 @@ def test_without_a_horizon(delta: float, ones: int | None) -> None:
         truth = np.cumsum(counts)
         bounds = [counter.plan.bound(int(x), t) for t, x in enumerate(truth, 1) if t % 50 == 0]
         inside += all(
-            abs(r.value - x) <= bound for r, x, bound in zip(releases[49::50], truth[49::50], bounds, strict=True)
+            abs(r.value - x) <= bound
+            for r, x, bound in zip(releases[49::50], truth[49::50], bounds, strict=True)
         )
     assert inside >= 5
     plan = counter.plan
@@ -446,7 +505,8 @@ def test_without_a_horizon(delta: float, ones: int | None) -> None:
 
 
 def test_thresholds_without_a_horizon_use_no_more_than_their_chance() -> None:
-    """Exact tails at the spread of each doubling, added up over its ticks: at most β/3, and not idle."""
+    """Exact tails at the spread of each doubling, added up over its ticks: at most β/3, and not
+    idle."""
     plan = plan_sparse(1.0, None, 0.0, 500, method="partition")
     fixed = quantile(plan.threshold_epsilon, plan.beta / 3 / (plan.segments + 1))
     total = 0.0
@@ -458,7 +518,8 @@ def test_thresholds_without_a_horizon_use_no_more_than_their_chance() -> None:
 
 
 def test_privacy_of_thresholds_that_grow_by_exact_enumeration() -> None:
-    """As the fixed threshold: all patterns over four ticks with thresholds 2, 3, 3, 5 and all neighbours."""
+    """As the fixed threshold: all patterns over four ticks with thresholds 2, 3, 3, 5 and all
+    neighbours."""
     rates, levels = (0.5, 0.5), [2, 3, 3, 5]
     worst = 0.0
     for counts in ([0, 0, 0, 0], [1, 0, 2, 0], [2, 2, 2, 2], [0, 3, 0, 3]):

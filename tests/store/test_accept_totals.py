@@ -1,4 +1,5 @@
-"""Totals that were counted elsewhere: each batch once, every tick as if its events had come one by one."""
+"""Totals that were counted elsewhere: each batch once, every tick as if its events had come one by
+one."""
 
 from __future__ import annotations
 
@@ -52,7 +53,12 @@ def batch(number: int, rows: dict[int, list[int]], query: str = "q1", **rest: An
     at, cell = np.nonzero(dense)
     tick = np.asarray(ticks)[at]
     first = ticks[0] if ticks else 1
-    return CountedBatch(query, number, TickTotals(first, ticks[-1] - first + 1, 3, tick, cell, dense[at, cell]), **rest)
+    return CountedBatch(
+        query,
+        number,
+        TickTotals(first, ticks[-1] - first + 1, 3, tick, cell, dense[at, cell]),
+        **rest,
+    )
 
 
 def released(store: Store) -> list[list[float]]:
@@ -111,7 +117,8 @@ def test_a_checkpoint_of_another_stream_is_refused(store: Store) -> None:
 
 
 def test_totals_that_are_too_late_to_be_revised_are_not_counted(tmp_path: Path) -> None:
-    """Of what comes in tick 4, ticks 3 and 4 count where one tick back is revised: the rest changes nothing."""
+    """Of what comes in tick 4, ticks 3 and 4 count where one tick back is revised: the rest changes
+    nothing."""
     declaration = replace(DECLARATION, late="revise", revise_for=1, views=("per-tick",))
     found = []
     for number, rows in enumerate(
@@ -234,7 +241,8 @@ def test_postgresql_keeps_totals_too(postgres: Postgres, tmp_path: Path) -> None
 
 
 def test_a_stream_that_counts_files_takes_no_batches(tmp_path: Path) -> None:
-    """Its ticks are closed by runs of `evercount release --db`, which would lose what came from elsewhere."""
+    """Its ticks are closed by runs of `evercount release --db`, which would lose what came from
+    elsewhere."""
     store = Store(tmp_path / "store.db")
     live = store.declare(DECLARATION, START, SECRET, waits_for=FILES)
     with pytest.raises(Conflict, match="evercount release --db"):

@@ -1,4 +1,5 @@
-"""Shards of a stream: together the table of the whole stream, whoever closes them, how often, and whatever is lost."""
+"""Shards of a stream: together the table of the whole stream, whoever closes them, how often, and
+whatever is lost."""
 
 from __future__ import annotations
 
@@ -49,12 +50,16 @@ def new_store(place: Any, shards: int | None = 3, **rest: Any) -> Store:
 
 
 def released(store: Reading) -> list[tuple[Any, ...]]:
-    return [tuple(one[name] for name in ("values", "std", "low", "high")) for one in all_releases(store, "cut")]
+    return [
+        tuple(one[name] for name in ("values", "std", "low", "high"))
+        for one in all_releases(store, "cut")
+    ]
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Any]:
-    """What the stream publishes in its first ticks where it is not cut, and the head of its chain."""
+    """What the stream publishes in its first ticks where it is not cut, and the head of its
+    chain."""
     tables = {}
     for ticks in (4, TICKS):
         store = new_store(tmp_path_factory.mktemp("whole") / "store.db", None)
@@ -66,7 +71,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Any]:
 
 
 @pytest.mark.parametrize("shards", soak_but([3], [1, 3, 7, CELLS]))
-def test_shards_publish_the_table_of_the_whole_stream(tmp_path: Path, shards: int, whole: dict[int, Any]) -> None:
+def test_shards_publish_the_table_of_the_whole_stream(
+    tmp_path: Path, shards: int, whole: dict[int, Any]
+) -> None:
     """Totals and single events, ticks together and alone, restarts between; the same chain, too."""
     store = new_store(tmp_path / "store.db", shards)
     less = TOTALS.copy()
@@ -83,7 +90,10 @@ def test_shards_publish_the_table_of_the_whole_stream(tmp_path: Path, shards: in
     assert (released(store), store.find("cut").head) == whole[TICKS]
     assert store.verify(store.head) == []
     with store.database.reading() as connection:
-        assert connection.execute(select(func.count()).select_from(schema.counted_totals)).scalar() == 0
+        assert (
+            connection.execute(select(func.count()).select_from(schema.counted_totals)).scalar()
+            == 0
+        )
     store.close()
 
 
@@ -100,8 +110,11 @@ def interrupted(store: Store, ticks: int, shards_done: list[int]) -> None:
 
 
 @pytest.mark.parametrize("done", [[], [1], [0, 1, 2]])
-def test_what_was_begun_is_ended_with_the_same_totals(tmp_path: Path, done: list[int], whole: dict[int, Any]) -> None:
-    """Readers see nothing of a tick before all of it is there; events that come meanwhile are late."""
+def test_what_was_begun_is_ended_with_the_same_totals(
+    tmp_path: Path, done: list[int], whole: dict[int, Any]
+) -> None:
+    """Readers see nothing of a tick before all of it is there; events that come meanwhile are
+    late."""
     store = new_store(tmp_path / "store.db")
     store.accept_totals("cut", CountedBatch("q", 0, TickTotals.dense(1, TOTALS[:4])))
     interrupted(store, 4, done)
@@ -175,18 +188,25 @@ def test_two_calls_at_once_commit_one_of_them(
     store.close()
 
 
-def test_a_commit_that_finds_other_numbers_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One of two calls at once computes something else: it is not the one that is published, and says so."""
+def test_a_commit_that_finds_other_numbers_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of two calls at once computes something else: it is not the one that is published, and
+    says so."""
     store = new_store(tmp_path / "store.db")
     real, first = closing_ticks.release_rows, threading.Lock()
 
     def changed(stream: int, table: Any, cell: int) -> Any:
-        return real(stream, replace(table, numbers=table.numbers + first.acquire(blocking=False)), cell)
+        return real(
+            stream, replace(table, numbers=table.numbers + first.acquire(blocking=False)), cell
+        )
 
     monkeypatch.setattr(closing_ticks, "release_rows", changed)
 
     def run(work: ShardWork) -> None:
-        (failure,) = [answer for answer in both_at_once(monkeypatch, work) if isinstance(answer, StoreError)]
+        (failure,) = [
+            answer for answer in both_at_once(monkeypatch, work) if isinstance(answer, StoreError)
+        ]
         raise failure
 
     with pytest.raises(StoreError, match="committed with other numbers"):
@@ -195,8 +215,11 @@ def test_a_commit_that_finds_other_numbers_fails(tmp_path: Path, monkeypatch: py
     store.close()
 
 
-def test_a_commit_that_finds_narrower_intervals_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another version of the program stated narrower intervals of the same values: what it committed is accepted."""
+def test_a_commit_that_finds_narrower_intervals_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another version of the program stated narrower intervals of the same values: what it
+    committed is accepted."""
     store = new_store(tmp_path / "store.db")
     real, answers = closing_ticks.release_rows, list[Any]()
 
@@ -219,12 +242,17 @@ def test_a_shard_that_is_missing_is_not_published(tmp_path: Path) -> None:
     store = new_store(tmp_path / "store.db")
     with pytest.raises(StoreError, match="shard 1 has not closed tick 2"):
         store.close_ticks(
-            store.find("cut"), 2, 0.0, run=lambda work: [close_shard(work, n, KEY) for n in (0, 2)] and None
+            store.find("cut"),
+            2,
+            0.0,
+            run=lambda work: [close_shard(work, n, KEY) for n in (0, 2)] and None,
         )
     with pytest.raises(StoreError, match="is encrypted"):
         store.close_ticks(store.find("cut"), 2, 0.0, run=lambda work: close_here(None, work))
     with store.database.transaction() as connection:
-        connection.execute(update(schema.shards).where(schema.shards.c.number == 1).values(number=9))
+        connection.execute(
+            update(schema.shards).where(schema.shards.c.number == 1).values(number=9)
+        )
     with pytest.raises(StoreError, match="no shard 1"):
         store.close_ticks(store.find("cut"), 2, 0.0)
     store.close()

@@ -1,4 +1,5 @@
-"""A person who asks to be forgotten: what the store still holds of them goes, and the promise stays."""
+"""A person who asks to be forgotten: what the store still holds of them goes, and the promise
+stays."""
 
 from __future__ import annotations
 
@@ -37,7 +38,11 @@ PLACES = ["sqlite", "postgresql"]
 
 @pytest.fixture(params=PLACES)
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    return tmp_path / "store.db" if request.param == "sqlite" else request.getfixturevalue("postgres").fresh()
+    return (
+        tmp_path / "store.db"
+        if request.param == "sqlite"
+        else request.getfixturevalue("postgres").fresh()
+    )
 
 
 def declared(query: Any = None, **changes: Any) -> StreamDeclaration:
@@ -66,7 +71,9 @@ def elsewhere(number: int, *events: tuple[int, str, int]) -> CountedBatch:
     """Events (tick, user, cell) that were read elsewhere."""
     tick, user, cell = zip(*events, strict=True)
     order = np.arange(len(events))
-    columns = UserEvents(np.asarray(tick), user, order, order, np.asarray(cell), np.zeros(len(events), np.int64))
+    columns = UserEvents(
+        np.asarray(tick), user, order, order, np.asarray(cell), np.zeros(len(events), np.int64)
+    )
     return CountedBatch("q", number, TickTotals(1, 0, CELLS, NONE, NONE, NONE), users=columns)
 
 
@@ -75,7 +82,11 @@ def released(store: Store) -> list[list[float]]:
 
 
 def expected(rows: Any, declaration: StreamDeclaration) -> list[list[float]]:
-    return declaration.build(secret=SECRET, replay=True).run_totals(np.asarray(rows), capped=True).rows.tolist()
+    return (
+        declaration.build(secret=SECRET, replay=True)
+        .run_totals(np.asarray(rows), capped=True)
+        .rows.tolist()
+    )
 
 
 def held(store: Store) -> bytes:
@@ -84,7 +95,9 @@ def held(store: Store) -> bytes:
     with store.database.reading() as connection:
         for table in metadata.sorted_tables:
             if "sealed" in table.c:
-                parts += [bytes(one) for one in connection.execute(select(table.c.sealed)).scalars()]
+                parts += [
+                    bytes(one) for one in connection.execute(select(table.c.sealed)).scalars()
+                ]
     return b"\n".join(parts)
 
 
@@ -93,7 +106,11 @@ def test_nothing_of_the_person_is_left(place: Any) -> None:
     declaration = declared()
     store = Store(place)
     live = store.declare(declaration, START + 3 * 3600, SECRET, waits_for=HISTORY)
-    events = [{"key": 0, "user": who, "time": START + 3600 * hour} for who in (ANN, BOB) for hour in (1, 2)]
+    events = [
+        {"key": 0, "user": who, "time": START + 3600 * hour}
+        for who in (ANN, BOB)
+        for hour in (1, 2)
+    ]
     send(store, declaration, *events, now=START + 3 * 3600)  # they wait for ticks 2 and 3
     store.accept_totals("one", elsewhere(0, (1, ANN, 1), (1, BOB, 1), (4, ANN, 2)))
     (hashed,) = user_hashes(live, [ANN])
@@ -116,13 +133,15 @@ def test_nothing_of_the_person_is_left(place: Any) -> None:
     store.open_history("one")
     for _ in range(4):
         store.close_ticks(store.find("one"), 1, 0.0)
-    assert released(store) == expected([[0, 1, 0], [1, 0, 0], [0, 0, 0], [0, 0, 0]], declaration)  # bob's cap is 2
+    # bob's cap is 2
+    assert released(store) == expected([[0, 1, 0], [1, 0, 0], [0, 0, 0], [0, 0, 0]], declaration)
     store.close()
 
 
 @pytest.mark.parametrize("block", [False, True], ids=["rows", "blocks"])
 def test_caps_stay_used_up(place: Any, block: bool) -> None:
-    """Ann has one of two events left; after she is forgotten none counts, whoever sends it, and bob's still do."""
+    """Ann has one of two events left; after she is forgotten none counts, whoever sends it, and
+    bob's still do."""
     declaration = declared()
     store = Store(place)
     live = store.declare(declaration, START, SECRET)
@@ -138,10 +157,16 @@ def test_caps_stay_used_up(place: Any, block: bool) -> None:
     hashes = np.sort(np.asarray(user_hashes(live, [ANN, BOB, "stranger"]), HASH))
     with store.database.reading() as connection:
         entries = dict(
-            zip(hashes.tolist(), ManyUsers(live.id, store.sealer).read(connection, hashes).tolist(), strict=True)
+            zip(
+                hashes.tolist(),
+                ManyUsers(live.id, store.sealer).read(connection, hashes).tolist(),
+                strict=True,
+            )
         )
         kept = len(connection.execute(select(users.c.user)).all())
-    ann, bob, stranger = (np.asarray(one, HASH).item() for one in user_hashes(live, [ANN, BOB, "stranger"]))
+    ann, bob, stranger = (
+        np.asarray(one, HASH).item() for one in user_hashes(live, [ANN, BOB, "stranger"])
+    )
     assert entries[ann] == list(used_up(Caps.of(declaration.budget), 2)) == [2, 0, 0, 0]
     assert (entries[bob][0], entries[stranger], kept) == (1, [0, 0, 0, 0], 2)
     send(store, declaration, {"key": 1, "user": ANN}, {"key": 1, "user": BOB}, now=START)
@@ -170,15 +195,20 @@ def test_used_up_leaves_no_room(caps: dict[str, Any], entry: tuple[int, ...]) ->
 
 
 def test_queries_that_count_persons(place: Any) -> None:
-    """Rows with names, and events of the open tick. Whoever was counted before is not counted again."""
-    declaration = declared({"name": "distinct-users"}, budget={"epsilon": 1.0, "delta": 1e-6, "unit": "user"})
+    """Rows with names, and events of the open tick. Whoever was counted before is not counted
+    again."""
+    declaration = declared(
+        {"name": "distinct-users"}, budget={"epsilon": 1.0, "delta": 1e-6, "unit": "user"}
+    )
     store = Store(place)
     live = store.declare(declaration, START, SECRET)
     send(store, declaration, {"user": "cyd@example.org"}, {"user": BOB})
     store.close_ticks(live, 1, 0.0)
     send(store, declaration, {"user": ANN}, {"user": "dan@example.org"})
     rows = NamedEvents(np.asarray([2, 3]), [ANN, "eve@example.org"], np.zeros((2, 3), np.int64))
-    store.accept_totals("one", CountedBatch("q", 0, TickTotals(1, 0, 1, NONE, NONE, NONE), named=[rows]))
+    store.accept_totals(
+        "one", CountedBatch("q", 0, TickTotals(1, 0, 1, NONE, NONE, NONE), named=[rows])
+    )
     assert held(store).count(ANN.encode()) == 2
     forget_person(store, "one", ANN)
     said = forget_person(store, "one", "cyd@example.org")
@@ -204,10 +234,12 @@ def test_keys_that_only_this_person_named_go_too(place: Any) -> None:
     store = Store(place)
     store.declare(declaration, START, SECRET)
     columns = UserEvents(
-        np.asarray([1, 1]), [ANN, BOB], *(np.arange(2) for _ in range(3)), np.zeros(2, np.int64), None,
-        ("a key of ann", "a key of bob"),
+        np.asarray([1, 1]), [ANN, BOB], *(np.arange(2) for _ in range(3)), np.zeros(2, np.int64),
+        None, ("a key of ann", "a key of bob"),
     )  # fmt: skip
-    store.accept_totals("one", CountedBatch("q", 0, TickTotals(1, 0, 1, NONE, NONE, NONE), users=columns))
+    store.accept_totals(
+        "one", CountedBatch("q", 0, TickTotals(1, 0, 1, NONE, NONE, NONE), users=columns)
+    )
     assert b"a key of ann" in held(store)
     forget_person(store, "one", ANN)
     assert b"a key of ann" not in held(store)
@@ -223,7 +255,12 @@ def test_revised_days_are_found_for_every_day(tmp_path: Path) -> None:
     live = store.declare(declaration, START, SECRET)
     for hour in range(2):
         now = START + 3600 * hour
-        send(store, declaration, *({"key": 0, "user": who, "time": now} for who in (ANN, BOB)), now=now)
+        send(
+            store,
+            declaration,
+            *({"key": 0, "user": who, "time": now} for who in (ANN, BOB)),
+            now=now,
+        )
         store.close_ticks(live, 1 - hour, 0.0) if not hour else None
     with store.database.reading() as connection:
         before = set(map(bytes, connection.execute(select(users.c.user)).scalars()))
@@ -231,7 +268,10 @@ def test_revised_days_are_found_for_every_day(tmp_path: Path) -> None:
     assert own <= before
     forget_person(store, "one", ANN)
     with store.database.reading() as connection:
-        rows = {bytes(user): sealed for user, sealed in connection.execute(select(users.c.user, users.c.sealed))}
+        rows = {
+            bytes(user): sealed
+            for user, sealed in connection.execute(select(users.c.user, users.c.sealed))
+        }
     assert rows.keys() == before
     assert len({bytes(rows[one]) for one in own}) == 1  # used up on both days
     send(store, declaration, {"key": 1, "user": ANN, "time": START}, now=START + 3600)

@@ -1,4 +1,5 @@
-"""Rows with names that were read elsewhere: keys that nobody listed, and persons that are counted."""
+"""Rows with names that were read elsewhere: keys that nobody listed, and persons that are
+counted."""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ Row = tuple[Any, ...]
 """Tick, name and numbers."""
 
 
-def declared(query: Any, columns: dict[str, str], late: str = "next", **budget: Any) -> StreamDeclaration:
+def declared(
+    query: Any, columns: dict[str, str], late: str = "next", **budget: Any
+) -> StreamDeclaration:
     table = {
         "name": "named",
         "query": query,
@@ -44,7 +47,9 @@ KEYS = declared({"name": "discovered-keys", "parameters": {"minimum": 2}}, {"key
 PERSONS = declared("active-users", {"user": "who"}, unit="user", max_ticks=2)
 
 
-def batch(number: int, rows: list[Row], parts: int = 1, declaration: StreamDeclaration = KEYS) -> CountedBatch:
+def batch(
+    number: int, rows: list[Row], parts: int = 1, declaration: StreamDeclaration = KEYS
+) -> CountedBatch:
     """The rows in parts by ticks."""
     ticks = sorted({row[0] for row in rows})
     some = [[row for row in rows if row[0] in part] for part in np.array_split(ticks, parts)]
@@ -81,10 +86,15 @@ def test_rows_survive_their_form() -> None:
     assert np.array_equal(found[1], numbers)
 
 
-def test_keys_of_several_batches_and_of_the_service_add_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In any parts, over a restart, ticks read one by one; a repeated batch is known, and a changed one refused."""
+def test_keys_of_several_batches_and_of_the_service_add_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In any parts, over a restart, ticks read one by one; a repeated batch is known, and a changed
+    one refused."""
     monkeypatch.setattr(named_events, "BYTES_AT_A_TIME", 1)
-    rows = [(tick, f"key {number}", tick * 20 + number) for tick in (1, 2, 4) for number in (2, 0, 1)]
+    rows = [
+        (tick, f"key {number}", tick * 20 + number) for tick in (1, 2, 4) for number in (2, 0, 1)
+    ]
     store = opened(tmp_path)
     assert store.accept_totals("named", batch(0, rows, parts=3))
     assert not store.accept_totals("named", batch(0, rows[::-1], parts=2))
@@ -93,7 +103,9 @@ def test_keys_of_several_batches_and_of_the_service_add_up(tmp_path: Path, monke
     with pytest.raises(ParameterError, match="with their names where keys are not listed"):
         store.accept_totals("named", CountedBatch("q", 1, TickTotals.dense(1, [[1]])))
     assert b"key 0" not in b"".join(file.read_bytes() for file in tmp_path.iterdir())
-    store.accept([read_batch(KEYS, b'[{"key": "key 1"}, {"key": "posted"}]')], KEYS.schedule.begin / 1e6)
+    store.accept(
+        [read_batch(KEYS, b'[{"key": "key 1"}, {"key": "posted"}]')], KEYS.schedule.begin / 1e6
+    )
     store.close()
     store = Store(tmp_path / "store.db", bytes(range(32)))
     assert store.accept_totals("named", batch(1, [(1, "key 0", 5), (3, "lone", 1)]))
@@ -115,11 +127,16 @@ def test_keys_of_several_batches_and_of_the_service_add_up(tmp_path: Path, monke
 
 @pytest.mark.parametrize("late", ["next", "drop"])
 def test_late_rows_follow_the_rule(tmp_path: Path, late: str) -> None:
-    declaration = declared({"name": "discovered-keys", "parameters": {"minimum": 2}}, {"key": "k"}, late)
+    declaration = declared(
+        {"name": "discovered-keys", "parameters": {"minimum": 2}}, {"key": "k"}, late
+    )
     store = opened(tmp_path, declaration)
     store.accept_totals("named", batch(0, [(1, "a", 50)]))
     store.close_ticks(store.find("named"), 2, 0.0)
-    store.accept_totals("named", batch(1, [(1, "a", 7), (2, "b", 60), (2, "a", 2), (3, "a", 3), (4, "a", 4)], parts=2))
+    store.accept_totals(
+        "named",
+        batch(1, [(1, "a", 7), (2, "b", 60), (2, "a", 2), (3, "a", 3), (4, "a", 4)], parts=2),
+    )
     store.close_ticks(store.find("named"), 2, 0.0)
     found = [one["values"] for one in all_releases(store, "named")]
     store.close()

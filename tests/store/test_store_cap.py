@@ -16,7 +16,13 @@ from evercount.store import Cap, Store, StreamDeclaration, retire_stream, set_ca
 def declared(name: str, epsilon: float, delta: float = 1e-9, **budget: object) -> StreamDeclaration:
     promise = {"epsilon": epsilon, "delta": delta, **budget}
     noise = "balanced" if delta else None
-    table = {"name": name, "query": "count", "budget": promise, "horizon": 16, "factorization": noise}
+    table = {
+        "name": name,
+        "query": "count",
+        "budget": promise,
+        "horizon": 16,
+        "factorization": noise,
+    }
     return StreamDeclaration.from_dict(table)
 
 
@@ -26,7 +32,9 @@ def test_the_stated_total_never_exceeds_the_cap(tmp_path: Path) -> None:
     cap = Cap(1.5, 5e-9)
     set_cap(store.database, cap)
     refused = 0
-    for number, (epsilon, delta) in enumerate([(0.5, 1e-9), (0.4, 0.0), (0.5, 1e-9), (0.5, 1e-9), (0.3, 1e-9)] * 2):
+    for number, (epsilon, delta) in enumerate(
+        [(0.5, 1e-9), (0.4, 0.0), (0.5, 1e-9), (0.5, 1e-9), (0.3, 1e-9)] * 2
+    ):
         name = f"s{number}"
         try:
             store.declare(declared(name, epsilon, delta), 0.0)
@@ -43,12 +51,18 @@ def test_the_stated_total_never_exceeds_the_cap(tmp_path: Path) -> None:
 
 
 def test_a_cap_is_kept_by_choices_after_releases(tmp_path: Path) -> None:
-    """Noise or pure streams fill the cap; which of them come is not left to whoever has seen releases.
+    """Noise or pure streams fill the cap; which of them come is not left to whoever has seen
+    releases.
 
-    The stated total of the mix that is refused is within the cap: only the filter refuses it. That a choice after
-    releases would break the cap is computed in tests/privacy/test_privacy_adaptive.py (one pot for all kinds).
+    The stated total of the mix that is refused is within the cap: only the filter refuses it. That
+    a choice after releases would break the cap is computed in
+    tests/privacy/test_privacy_adaptive.py (one pot for all kinds).
     """
-    for last, fits in ((("noise", 0.9, 4e-9), True), (("pure", 0.505, 0.0), False), (("pure", 0.1, 0.0), True)):
+    for last, fits in (
+        (("noise", 0.9, 4e-9), True),
+        (("pure", 0.505, 0.0), False),
+        (("pure", 0.1, 0.0), True),
+    ):
         store = Store(tmp_path / f"{last}.db")
         set_cap(store.database, Cap(1.5, 1e-8))
         store.declare(declared("first", 1.0, 4e-9), 0.0)
@@ -69,7 +83,9 @@ def test_units_that_cannot_be_added_up_have_the_cap_each(tmp_path: Path) -> None
     store.declare(declared("users", 1.0, unit="user", max_events=2), 0.0)
     with pytest.raises(BudgetExceeded, match="cap of this store"):
         store.declare(declared("more", 0.1), 0.0)
-    assert store.declare(declared("events", 1.0), 0.0).name == "events", "the same declaration spends nothing"
+    assert store.declare(declared("events", 1.0), 0.0).name == "events", (
+        "the same declaration spends nothing"
+    )
     store.close()
 
 
@@ -100,6 +116,8 @@ def test_the_command_sets_shows_and_removes_it(tmp_path: Path) -> None:
     ):
         done = CliRunner().invoke(commands, ["cap", "--db", str(place), *arguments])
         assert (done.exit_code, done.output) == (0, text)
-    assert isinstance(CliRunner().invoke(commands, ["cap", "--epsilon", "2"]).exception, ParameterError)
+    assert isinstance(
+        CliRunner().invoke(commands, ["cap", "--epsilon", "2"]).exception, ParameterError
+    )
     with pytest.raises(ParameterError, match="cap needs"):
         Cap(0.0, 1e-9)

@@ -63,14 +63,17 @@ def test_a_whole_chain_verifies(place: Path) -> None:
         ("update releases set std = std / 2 where tick = 1 and cell = 0", "tick 1 was changed"),
         ("update releases set low = low - 1 where tick = 1 and cell = 0", "tick 1 was changed"),
         ("update releases set high = high + 1 where tick = 1 and cell = 0", "tick 1 was changed"),
-        ("update releases set value = (select value + 1000 from releases r where r.tick = 2 and r.cell = 0) "
-         "where tick = 4 and cell = 0", "tick 4 was changed"),
+        ((
+            "update releases set value = (select value + 1000 from releases r where r.tick = 2 and "
+            "r.cell = 0) where tick = 4 and cell = 0"), "tick 4 was changed"),
         ("delete from releases where tick = 2 and cell = 1", "around tick 2 are not complete"),
         ("delete from releases where tick = 2", "around tick 2 are not complete"),
         ("update ticks set hash = zeroblob(32) where tick = 4", "tick 4 was changed"),
         ("delete from releases where tick = 5; delete from ticks where tick = 5", "another tick"),
         ("update streams set start = start + 1", "declaration was changed"),
-        ("update streams set declaration = replace(declaration, '\"epsilon\":1.0', '\"epsilon\":9.0')", "changed"),
+        ((
+            "update streams set declaration = replace(declaration, '\"epsilon\":1.0', "
+            "'\"epsilon\":9.0')"), "changed"),
     ],
 )  # fmt: skip
 def test_every_tampering_is_seen(place: Path, statement: str, complaint: str) -> None:

@@ -24,7 +24,8 @@ def place(tmp_path: Path) -> Path:
     place = tmp_path / "a.db"
     store = Store(place)
     table = {"name": "h", "query": {"name": "histogram", "parameters": {"keys": ["a", "b,c"]}},
-             "budget": {"epsilon": 1.0, "delta": 1e-9}, "tick": "1h", "start": "2026-01-01", "horizon": 50}  # fmt: skip
+             "budget": {"epsilon": 1.0, "delta": 1e-9}, "tick": "1h", "start": "2026-01-01",
+             "horizon": 50}  # fmt: skip
     live = store.declare(StreamDeclaration.from_dict(table), 1767225600.0)
     store.accept([Batch("h", ["a"] * 7, live.encode(["a"] * 7))], 1767225600.0)
     store.close_ticks(live, 3, 0.0)
@@ -46,10 +47,14 @@ def test_releases_are_exported_while_a_writer_is_at_work(place: Path, tmp_path: 
     assert code == 0
     rows = list(csv.DictReader(io.StringIO(text)))
     assert [row["cell"] for row in rows] == ["a", "b,c"] * 3
-    assert [float(row["value"]) for row in rows] == [value for release in released for value in release["values"]]
+    assert [float(row["value"]) for row in rows] == [
+        value for release in released for value in release["values"]
+    ]
     assert rows[2]["start"] == "2026-01-01T01:00:00+00:00"
     target = tmp_path / "out.jsonl"
-    assert run("export-releases", "h", "--db", place, "--format", "jsonl", "--output", target)[0] == 0
+    assert (
+        run("export-releases", "h", "--db", place, "--format", "jsonl", "--output", target)[0] == 0
+    )
     lines = [json.loads(line) for line in target.read_text().splitlines()]
     assert [line["value"] for line in lines] == [float(row["value"]) for row in rows]
 
@@ -57,7 +62,10 @@ def test_releases_are_exported_while_a_writer_is_at_work(place: Path, tmp_path: 
 def test_mistakes_are_named(place: Path, tmp_path: Path) -> None:
     for arguments, words in (
         (("export-releases", "none", "--db", place), "no stream"),
-        (("export-releases", "h", "--db", place, "--format", "xml"), "Known: csv, json, jsonl, parquet"),
+        (
+            ("export-releases", "h", "--db", place, "--format", "xml"),
+            "Known: csv, json, jsonl, parquet",
+        ),
         (("verify", "--db", tmp_path / "none.db"), "there is no store"),
         (("backup", place, "--db", place), "exists already"),
     ):

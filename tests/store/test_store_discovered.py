@@ -1,4 +1,5 @@
-"""Discovered keys in the store: restarts in the middle, retries, their table, the chain, users and many new keys."""
+"""Discovered keys in the store: restarts in the middle, retries, their table, the chain, users and
+many new keys."""
 
 from __future__ import annotations
 
@@ -33,7 +34,9 @@ def declared(**changes: Any) -> StreamDeclaration:
 
 
 def send(store: Store, one: StreamDeclaration, events: list[Any], key: str | None = None) -> Any:
-    (answer,) = store.accept([read_batch(one, json.dumps(events).encode(), key=key, most=10**6)], 0.0)
+    (answer,) = store.accept(
+        [read_batch(one, json.dumps(events).encode(), key=key, most=10**6)], 0.0
+    )
     return answer
 
 
@@ -50,11 +53,15 @@ def close(store: Store, events: list[str], one: StreamDeclaration) -> list[float
 
 
 @pytest.mark.parametrize("place", ["sqlite", "postgresql"])
-def test_a_restart_at_any_moment_changes_nothing(tmp_path: Path, place: str, request: pytest.FixtureRequest) -> None:
+def test_a_restart_at_any_moment_changes_nothing(
+    tmp_path: Path, place: str, request: pytest.FixtureRequest
+) -> None:
     one = declared()
     plain = one.started(0).build(secret=SECRET, replay=True)
     expected = [plain.step(tick).values.tolist() for tick in ticks_of()]
-    where: Any = tmp_path / "a.db" if place == "sqlite" else request.getfixturevalue("postgres").fresh()
+    where: Any = (
+        tmp_path / "a.db" if place == "sqlite" else request.getfixturevalue("postgres").fresh()
+    )
     head = tmp_path / "head"
     store = Store(where, head=head)
     store.declare(one, 0.0, SECRET)
@@ -87,7 +94,10 @@ def test_retries_count_once_and_bad_keys_are_refused(tmp_path: Path) -> None:
             send(store, one, ["a", bad])
     assert live.events == ["a"] * 50
     (release,) = close_and_read(store, live, 1, 0.0)
-    assert release["values"] == one.started(0).build(secret=SECRET, replay=True).step(["a"] * 50).values.tolist()
+    assert (
+        release["values"]
+        == one.started(0).build(secret=SECRET, replay=True).step(["a"] * 50).values.tolist()
+    )
     store.close()
 
 
@@ -99,7 +109,10 @@ def test_normal_forms_of_a_key_are_one_key(tmp_path: Path) -> None:
     for events in ([composed] * 30, [apart] * 30, [composed, apart] * 5):
         assert isinstance(send(store, one, events), Accepted)
     (release,) = close_and_read(store, live, 1, 0.0)
-    assert release["values"] == one.started(0).build(secret=SECRET, replay=True).step([composed] * 70).values.tolist()
+    assert (
+        release["values"]
+        == one.started(0).build(secret=SECRET, replay=True).step([composed] * 70).values.tolist()
+    )
     assert list(live.labels) == ["total", "other", composed]
     store.close()
 
@@ -127,12 +140,15 @@ def test_a_changed_name_of_a_key_is_noticed_and_exports_have_names(tmp_path: Pat
     store.close()
     exported = CliRunner().invoke(app, ["store", "export-releases", "keys", "--db", str(place)])
     assert exported.exit_code == 0, exported.output
-    cells = [line.split(",")[1] for line in exported.output.splitlines()[1:]]  # ticks closed by hand have no start
+    # ticks closed by hand have no start
+    cells = [line.split(",")[1] for line in exported.output.splitlines()[1:]]
     assert cells == [*names[:3], *names[:4], *names[:4], *names, *names]
     with sqlite3.connect(place) as raw:
         raw.execute("update public_keys set label = 'z' where label = 'b'")
     store = Store(place)
-    assert store.verify(store.head) == ["keys: the release of tick 2 was changed after it was stored"]
+    assert store.verify(store.head) == [
+        "keys: the release of tick 2 was changed after it was stored"
+    ]
     store.close()
 
 

@@ -36,5 +36,7 @@ def released(place: Path, slices: list[int]) -> list[dict[str, object]]:
 def test_one_slice_publishes_what_single_ticks_do(tmp_path: Path) -> None:
     at_once = released(tmp_path / "a.db", [7])
     one_by_one = released(tmp_path / "b.db", [1] * 7)
-    assert [release["values"] for release in at_once] == [release["values"] for release in one_by_one]
+    assert [release["values"] for release in at_once] == [
+        release["values"] for release in one_by_one
+    ]
     assert [len(release["values"]) for release in at_once] == [2, 2, 4, 4, 4, 4, 4]

@@ -1,4 +1,5 @@
-"""Disk full, read-only files, half-made schemas and damaged content: refused or undone, never half done."""
+"""Disk full, read-only files, half-made schemas and damaged content: refused or undone, never half
+done."""
 
 from __future__ import annotations
 
@@ -41,7 +42,9 @@ def limit_pages(store: Store, more: int | None) -> None:
     """Make the disk full after so many more pages; None: as good as endless."""
     connection = store.database.connection()
     pages = connection.exec_driver_sql("PRAGMA page_count").scalar_one()
-    connection.exec_driver_sql(f"PRAGMA max_page_count={pages + more if more is not None else 2**30}")
+    connection.exec_driver_sql(
+        f"PRAGMA max_page_count={pages + more if more is not None else 2**30}"
+    )
     connection.commit()
 
 
@@ -113,7 +116,9 @@ def test_files_of_other_kinds_and_missing_folders_are_refused(tmp_path: Path) ->
     other = tmp_path / "notes.txt"
     other.write_text("these are notes, not a database")
     for write in (True, False):
-        with pytest.raises(StoreError, match=r"notes\.txt is not an SQLite database: name another file"):
+        with pytest.raises(
+            StoreError, match=r"notes\.txt is not an SQLite database: name another file"
+        ):
             Database(other, write)
         with pytest.raises(StoreError, match="is a folder: name a file in it"):
             Database(tmp_path, write)
@@ -150,7 +155,9 @@ def test_an_inconsistent_store_is_refused(tmp_path: Path) -> None:
         Store(place)
 
 
-def test_a_full_disk_is_named_with_what_to_do_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
+def test_a_full_disk_is_named_with_what_to_do_and_goes_on_when_there_is_room(
+    tmp_path: Path,
+) -> None:
     with small_disk(tmp_path / "disk", 1 << 21) as disk:
         store = Store(disk / "a.db")
         live = store.declare(StreamDeclaration.from_dict(TABLE), 0.0)
@@ -172,7 +179,9 @@ def test_a_head_on_a_full_disk_needs_room_and_no_other_place(tmp_path: Path) -> 
     with small_disk(tmp_path / "disk", 1 << 16) as disk:
         store = Store(tmp_path / "a.db", head=disk / "a.head")
         filler = fill(disk)
-        with pytest.raises(StoreError, match=r"the head file cannot be written: the disk is full.*make room") as caught:
+        with pytest.raises(
+            StoreError, match=r"the head file cannot be written: the disk is full.*make room"
+        ) as caught:
             store.declare(StreamDeclaration.from_dict(TABLE), 0.0)
         assert "--head" not in caught.value.for_operator()
         filler.unlink()
@@ -218,14 +227,18 @@ def test_a_reader_without_its_log_is_refused_where_nothing_can_be_written(tmp_pa
         Reading.open(tmp_path / "disk" / "a.db")
 
 
-def test_others_lose_their_rights_and_the_operator_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_others_lose_their_rights_and_the_operator_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     place, head = tmp_path / "a.db", tmp_path / "a.db.head"
     Store(place).close()
     assert caplog.messages == []
     place.chmod(0o644)
     head.chmod(0o666)
     Reading.open(place).close()
-    assert (place.stat().st_mode & 0o777, head.stat().st_mode & 0o777) == (0o644, 0o666), "a reader changes nothing"
+    assert (place.stat().st_mode & 0o777, head.stat().st_mode & 0o777) == (0o644, 0o666), (
+        "a reader changes nothing"
+    )
     Store(place).close()
     assert (place.stat().st_mode & 0o777, head.stat().st_mode & 0o777) == (0o640, 0o664)
     assert caplog.messages == [
@@ -253,7 +266,8 @@ def test_sqlite_is_asked_to_be_durable(tmp_path: Path) -> None:
     connection = store.database.connection()
     with connection.begin():
         found = {
-            name: connection.exec_driver_sql(f"PRAGMA {name}").scalar_one() for name in ("journal_mode", "synchronous")
+            name: connection.exec_driver_sql(f"PRAGMA {name}").scalar_one()
+            for name in ("journal_mode", "synchronous")
         }
     store.close()
     assert found == {"journal_mode": "wal", "synchronous": 2}

@@ -1,4 +1,5 @@
-"""The head file: a line for each release, durable at every moment of a crash, and only in a file of our own."""
+"""The head file: a line for each release, durable at every moment of a crash, and only in a file of
+our own."""
 
 from __future__ import annotations
 
@@ -18,7 +19,12 @@ from evercount.store import Store, StreamDeclaration, rollback_guard
 from evercount.store.rollback_guard import Head, HeadFile
 from loaded_program import Programs
 
-HEAD = Head("store", {"one": (3, "aa"), "two": (0, "bb")}, {"one": {"mu": 0.5}, "two": {"mu": 1.0}}, frozenset({"two"}))
+HEAD = Head(
+    "store",
+    {"one": (3, "aa"), "two": (0, "bb")},
+    {"one": {"mu": 0.5}, "two": {"mu": 1.0}},
+    frozenset({"two"}),
+)
 TABLE = {"name": "one", "query": "count", "budget": {"epsilon": 1.0, "delta": 1e-9}, "horizon": 64}
 
 CLOSE_AND_DIE = """
@@ -71,9 +77,13 @@ def test_a_crash_at_any_byte_leaves_the_head_before_or_after(tmp_path: Path) -> 
     for tick in (4, 5):
         before, start = HeadFile(path).read(), path.stat().st_size
         assert file.add("one", tick, "cc")
-        after, content = replace(HEAD, streams={**HEAD.streams, "one": (tick, "cc")}), path.read_bytes()
+        after, content = (
+            replace(HEAD, streams={**HEAD.streams, "one": (tick, "cc")}),
+            path.read_bytes(),
+        )
         for cut in range(start, len(content) + 1):
-            for tail in (b"", b"\x00" * (len(content) - cut)):  # some file systems know the size before the bytes
+            # some file systems know the size before the bytes
+            for tail in (b"", b"\x00" * (len(content) - cut)):
                 other = tmp_path / "after the crash"
                 other.write_bytes(content[:cut] + tail)
                 assert HeadFile(other).read() == (after if cut == len(content) else before)
@@ -81,10 +91,18 @@ def test_a_crash_at_any_byte_leaves_the_head_before_or_after(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     ("moment", "named"),
-    [("before the line", 3), ("half of the line", 3), ("line not on the disk", 4), ("line on the disk", 4)],
+    [
+        ("before the line", 3),
+        ("half of the line", 3),
+        ("line not on the disk", 4),
+        ("line on the disk", 4),
+    ],
 )
-def test_a_store_killed_at_any_moment_goes_on(programs: Programs, tmp_path: Path, moment: str, named: int) -> None:
-    """What was shown is in the head, so that an older copy is noticed; the database itself goes on."""
+def test_a_store_killed_at_any_moment_goes_on(
+    programs: Programs, tmp_path: Path, moment: str, named: int
+) -> None:
+    """What was shown is in the head, so that an older copy is noticed; the database itself goes
+    on."""
     place, copy = tmp_path / "a.db", tmp_path / "copy.db"
     store = Store(place)
     store.close_ticks(store.declare(StreamDeclaration.from_dict(TABLE), 0.0), 2, 0.0)
@@ -111,7 +129,8 @@ def edit(path: Path) -> None:
     with path.open("r+b") as file:
         file.write(b" ")
     state = path.stat()
-    os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns + 1))  # the clock of the file system may be coarse
+    # the clock of the file system may be coarse
+    os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns + 1))
 
 
 def link_to(path: Path) -> None:
@@ -130,7 +149,9 @@ CHANGES: dict[str, Callable[[Path], object]] = {
     "removed": Path.unlink,
     "edited": edit,
     "grown": lambda path: path.write_bytes(path.read_bytes() + b'["one", 9, "ee"]\n'),
-    "replaced by a copy": lambda path: Path(shutil.copy(path, path.with_name("copy"))).replace(path),
+    "replaced by a copy": lambda path: Path(shutil.copy(path, path.with_name("copy"))).replace(
+        path
+    ),
     "a symbolic link": link_to,
     "a second name": lambda path: path.with_name("other").hardlink_to(path),
     "another head": lambda path: HeadFile(path).write(HEAD),
@@ -184,7 +205,16 @@ def test_a_line_that_does_not_fit_on_the_disk_is_refused(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     "line",
-    ["one", "[]", '["one", 5]', '["three", 5, "ff"]', '["one", 2, "ff"]', '["one", null, "ff"]', "", "\x00"],
+    [
+        "one",
+        "[]",
+        '["one", 5]',
+        '["three", 5, "ff"]',
+        '["one", 2, "ff"]',
+        '["one", null, "ff"]',
+        "",
+        "\x00",
+    ],
 )
 def test_a_damaged_line_is_refused(tmp_path: Path, line: str) -> None:
     """Only the last line, without its end, may be a part of one."""

@@ -1,4 +1,5 @@
-"""Where a PostgreSQL store keeps its head file and admin token, and what it says where it cannot."""
+"""Where a PostgreSQL store keeps its head file and admin token, and what it says where it
+cannot."""
 
 from __future__ import annotations
 
@@ -29,7 +30,9 @@ def serve(programs: Programs) -> Serve:
     """Start the command; stop it when it serves. Its exit status and what it said."""
 
     def started(*options: str, **environment: str) -> tuple[int, str]:
-        process = programs.start(COMMAND, "serve", "--port", "0", *options, env={**os.environ, **environment})
+        process = programs.start(
+            COMMAND, "serve", "--port", "0", *options, env={**os.environ, **environment}
+        )
         said = ""
         for line in process.stderr:
             said += line
@@ -64,7 +67,9 @@ def test_an_unwritable_home_is_named_with_the_way_out(
     Store(url, head=tmp_path / "state" / "a.head").close()
 
 
-def test_with_a_head_file_no_home_is_needed(postgres: Postgres, serve: Serve, no_home: str, tmp_path: Path) -> None:
+def test_with_a_head_file_no_home_is_needed(
+    postgres: Postgres, serve: Serve, no_home: str, tmp_path: Path
+) -> None:
     """The admin token is then next to the head file."""
     head = tmp_path / "state" / "a.head"
     code, said = serve("--db", postgres.fresh(), "--head", str(head), HOME=no_home)
@@ -100,11 +105,15 @@ os.setuid(54321)
 print(default_path(database))
 """
     done = programs.run(program)
-    assert "StoreError: no place for the head file: this user has no home folder. Name a file" in done.stderr
+    assert (
+        "StoreError: no place for the head file: this user has no home folder. Name a file"
+        in done.stderr
+    )
 
 
 def test_the_tests_have_a_home_of_their_own(postgres: Postgres, serve: Serve) -> None:
-    """In this process and in those that it starts; what is left in the user's home fails the whole run."""
+    """In this process and in those that it starts; what is left in the user's home fails the whole
+    run."""
     import pwd
 
     home = Path.home()

@@ -1,4 +1,5 @@
-"""Keys that join a stream of a store: the numbers of the library, whole after a kill, readable and verified."""
+"""Keys that join a stream of a store: the numbers of the library, whole after a kill, readable and
+verified."""
 
 from __future__ import annotations
 
@@ -24,8 +25,18 @@ SECRET = Secret.from_hex("6e" * 32)
 QUERIES: dict[str, tuple[dict[str, Any], list[Any], list[Any], list[Any]]] = {
     # parameters, events before, keys that join, events after
     "histogram": ({"keys": ["a", "b"], "unknown": "other"}, ["a", "c"], ["c"], ["a", "c", "c"]),
-    "rollup": ({"paths": [["a", "x"], ["b", "y"]]}, [["a", "x"]], [("c", "z")], [["c", "z"], ["b", "y"]]),
-    "distinct-users": ({"keys": ["a"], "max_keys": 1}, [["u", "a"]], ["b"], [["v", "b"], ["u", "b"]]),
+    "rollup": (
+        {"paths": [["a", "x"], ["b", "y"]]},
+        [["a", "x"]],
+        [("c", "z")],
+        [["c", "z"], ["b", "y"]],
+    ),
+    "distinct-users": (
+        {"keys": ["a"], "max_keys": 1},
+        [["u", "a"]],
+        ["b"],
+        [["v", "b"], ["u", "b"]],
+    ),
     "active-users": ({"keys": ["a"], "max_keys": 1}, [["u", "a"]], ["b"], [["v", "b"], ["u", "a"]]),
 }
 
@@ -35,7 +46,9 @@ def declared(name: str) -> StreamDeclaration:
     budget = {"epsilon": 1.0, "delta": 1e-6, **(user if name.endswith("users") else {})}
     query = {"name": name, "parameters": QUERIES[name][0]}
     views = {"views": ["per-tick", "last-3"]}
-    return StreamDeclaration.from_dict({"name": "s", "query": query, "budget": budget, "horizon": 30, **views})
+    return StreamDeclaration.from_dict(
+        {"name": "s", "query": query, "budget": budget, "horizon": 30, **views}
+    )
 
 
 def send(store: Store, events: list[Any], ticks: int) -> None:
@@ -54,7 +67,8 @@ def test_keys_join_with_the_numbers_of_the_library(name: str, tmp_path: Path) ->
     store.declare(declaration, 0.0, SECRET)
     send(store, before, 4)
     live = store.find("s")
-    store.accept([Batch("s", before, read_request(live.declaration, before))], 0.0)  # the open tick keeps what it has
+    # the open tick keeps what it has
+    store.accept([Batch("s", before, read_request(live.declaration, before))], 0.0)
     new = join_keys(store, "s", keys)
     assert new
     assert join_keys(store, "s", keys) == []
@@ -74,7 +88,8 @@ def test_keys_join_with_the_numbers_of_the_library(name: str, tmp_path: Path) ->
     plain = started.build(secret=SECRET, replay=True)
     rows = [plain.run([before] * 4).rows]
     plain.add_keys(keys)
-    waiting = ["a", "q"] if name == "histogram" else before  # what the open tick has counted stays where it is
+    # what the open tick has counted stays where it is
+    waiting = ["a", "q"] if name == "histogram" else before
     rows.append(plain.run([[*waiting, *after], after, after]).rows)
     reading = Reading.open(tmp_path / "e.db")
     try:
@@ -85,7 +100,9 @@ def test_keys_join_with_the_numbers_of_the_library(name: str, tmp_path: Path) ->
         view = plain.read_back(wide).per_tick()
         for release, values, low in zip(said, view.values, view.interval()[0], strict=True):
             shown = ~np.isnan(values)
-            assert np.array_equal(np.asarray(release["values"], float)[: shown.sum()], values[shown])
+            assert np.array_equal(
+                np.asarray(release["values"], float)[: shown.sum()], values[shown]
+            )
             assert np.array_equal(np.asarray(release["low"], float)[: shown.sum()], low[shown])
     finally:
         reading.close()
@@ -135,7 +152,12 @@ def test_a_kill_leaves_all_or_nothing(place: int, programs: Programs, tmp_path: 
     done = programs.run(KILLED, with_kill, place)
     assert done.returncode == -signal.SIGKILL
     store = Store(with_kill)
-    assert list(store.find("s").stream.labels) == ["a", "b", "other", *(["c"] if place == 3 else [])]
+    assert list(store.find("s").stream.labels) == [
+        "a",
+        "b",
+        "other",
+        *(["c"] if place == 3 else []),
+    ]
     join_keys(store, "s", ["c"])
     send(store, ["c"], 2)
     assert store.verify() == []
@@ -143,7 +165,8 @@ def test_a_kill_leaves_all_or_nothing(place: int, programs: Programs, tmp_path: 
 
 
 def test_removed_keys_are_not_shown(tmp_path: Path) -> None:
-    """In no table, page or view from the next tick on; counted and chained as before, and shown again without a gap."""
+    """In no table, page or view from the next tick on; counted and chained as before, and shown
+    again without a gap."""
     store = Store(tmp_path / "e.db")
     store.declare(declared("histogram"), 0.0, SECRET)
     send(store, ["a", "b"], 2)
@@ -157,11 +180,17 @@ def test_removed_keys_are_not_shown(tmp_path: Path) -> None:
     store = Store(tmp_path / "e.db")
 
     def ticks_of(cell: str) -> list[int]:
-        rows = [row for table in store.tables_of("s")[1] for row in zip(*table.columns().values(), strict=True)]
+        rows = [
+            row
+            for table in store.tables_of("s")[1]
+            for row in zip(*table.columns().values(), strict=True)
+        ]
         return [int(row[0]) for row in rows if cell in row]
 
     assert (ticks_of("a"), ticks_of("b")) == ([1, 2, 3, 4, 5], [1, 2])
-    assert [page["values"][1] is None for page in all_releases(store, "s")] == [False] * 2 + [True] * 3
+    assert [page["values"][1] is None for page in all_releases(store, "s")] == [False] * 2 + [
+        True
+    ] * 3
     live = store.find("s")
     view = read_view(store, live, Asked(view="last-3"), 10**6)
     assert np.isnan(view.numbers[:, 0, 1]).all()

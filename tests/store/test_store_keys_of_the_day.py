@@ -1,4 +1,5 @@
-"""Keys of the day in the store: restarts, cells, holes, the chain, exports, and a store that is watched."""
+"""Keys of the day in the store: restarts, cells, holes, the chain, exports, and a store that is
+watched."""
 
 from __future__ import annotations
 
@@ -20,9 +21,20 @@ from stored import all_releases, close_and_read, stored_labels
 
 SECRET = Secret.from_hex("ed" * 32)
 DECLARATION = StreamDeclaration.from_dict(
-    {"name": "keys", "query": "discovered-keys", "budget": {"epsilon": 4.0, "delta": 0.01}, "views": ["per-tick"]}
+    {
+        "name": "keys",
+        "query": "discovered-keys",
+        "budget": {"epsilon": 4.0, "delta": 0.01},
+        "views": ["per-tick"],
+    }
 )
-TICKS = [["oslo"] * 40, ["bergen"] * 60 + ["a hut"], [], ["=bodø"] * 50 + ["oslo"] * 40, ["bergen"] * 45]
+TICKS = [
+    ["oslo"] * 40,
+    ["bergen"] * 60 + ["a hut"],
+    [],
+    ["=bodø"] * 50 + ["oslo"] * 40,
+    ["bergen"] * 45,
+]
 
 
 def fill(place: Path) -> Store:
@@ -47,15 +59,28 @@ def test_releases_are_those_of_the_library_whatever_restarts(tmp_path: Path) -> 
     store = fill(tmp_path / "a.db")
     run = DECLARATION.started(0).build(secret=SECRET, replay=True).run(TICKS)
     expected = [dict(zip(one.labels, one.values.tolist(), strict=True)) for one in run]
-    assert [sorted(one)[:-2] for one in expected] == [["oslo"], ["bergen"], [], ["=bodø", "oslo"], ["bergen"]]
+    assert [sorted(one)[:-2] for one in expected] == [
+        ["oslo"],
+        ["bergen"],
+        [],
+        ["=bodø", "oslo"],
+        ["bergen"],
+    ]
     labels = stored_labels(store, "keys")
     assert labels == ["total", "other", "oslo", "bergen", "=bodø"], "numbered as they come"
     assert list(store.find("keys").labels) == labels
-    assert store.database.read(public_keys_of, store.find("keys").id) == [("oslo", 1), ("bergen", 2), ("=bodø", 4)]
+    assert store.database.read(public_keys_of, store.find("keys").id) == [
+        ("oslo", 1),
+        ("bergen", 2),
+        ("=bodø", 4),
+    ]
     assert [named(release, labels) for release in all_releases(store, "keys")] == expected
     later = store.read_releases(store.find("keys"), cells=range(2, 4))
     assert [release["values"] for release in later] == [
-        [[one.get("oslo"), one.get("bergen")][: 2 if "bergen" in one else "oslo" in one] for one in expected][i]
+        [
+            [one.get("oslo"), one.get("bergen")][: 2 if "bergen" in one else "oslo" in one]
+            for one in expected
+        ][i]
         for i in range(5)
     ]
     assert store.verify(store.head) == []
@@ -67,9 +92,13 @@ def test_releases_are_those_of_the_library_whatever_restarts(tmp_path: Path) -> 
     }, "exports have the order of every door"
     store.close()
     reading = Reading.open(tmp_path / "a.db")
-    assert [named(release, stored_labels(reading, "keys")) for release in all_releases(reading, "keys")] == expected
+    assert [
+        named(release, stored_labels(reading, "keys")) for release in all_releases(reading, "keys")
+    ] == expected
     reading.close()
-    exported = CliRunner().invoke(app, ["store", "export-releases", "keys", "--db", str(tmp_path / "a.db")])
+    exported = CliRunner().invoke(
+        app, ["store", "export-releases", "keys", "--db", str(tmp_path / "a.db")]
+    )
     cells = [line.split(",")[1] for line in exported.output.splitlines()[1:]]
     assert len(cells) == sum(map(len, expected))
     assert "'=bodø" in cells
@@ -81,7 +110,9 @@ def test_a_number_under_another_key_is_noticed(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "a.db") as raw:
         assert raw.execute("update releases set cell = 2 where tick = 5 and cell = 3").rowcount == 1
     store = Store(tmp_path / "a.db")
-    assert store.verify(store.head) == ["keys: the release of tick 5 was changed after it was stored"]
+    assert store.verify(store.head) == [
+        "keys: the release of tick 5 was changed after it was stored"
+    ]
     store.close()
 
 

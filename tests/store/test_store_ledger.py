@@ -34,7 +34,8 @@ def test_one_stream_is_its_own_total_and_units_are_kept_apart(tmp_path: Path) ->
 
 
 def test_pure_streams_are_accepted_and_add_up(tmp_path: Path) -> None:
-    """Pure streams add ε; with a Gaussian one the total lies between the pure sum and the plain sum."""
+    """Pure streams add ε; with a Gaussian one the total lies between the pure sum and the plain
+    sum."""
     store = Store(tmp_path / "a.db")
     for number, delta in enumerate((0.0, 0.0, 1e-9)):
         budget = {"epsilon": 0.5, "delta": delta}

@@ -77,7 +77,9 @@ def test_a_lost_connection_is_noticed_and_restored(tmp_path: Path, postgres: Pos
         store.close()
 
 
-@pytest.mark.parametrize("place", ["mysql://host/name", "sqlite://", "sqlite:///:memory:", "http://[broken"])
+@pytest.mark.parametrize(
+    "place", ["mysql://host/name", "sqlite://", "sqlite:///:memory:", "http://[broken"]
+)
 def test_other_databases_are_refused(place: str) -> None:
     with pytest.raises(ParameterError):
         parse_url(place)

@@ -14,11 +14,17 @@ from evercount.store import Reading, Store, StreamDeclaration
 from evercount.store.rollback_guard import Head
 from serving import Postgres, free_port
 
-TABLE = {"name": "private-name", "query": "count", "budget": {"epsilon": 1.0, "delta": 1e-9}, "horizon": 64}
+TABLE = {
+    "name": "private-name",
+    "query": "count",
+    "budget": {"epsilon": 1.0, "delta": 1e-9},
+    "horizon": 64,
+}
 
 
 def publishable(error: StoreError, *secrets: str) -> None:
-    """No host, port, user, file or name of a private stream in what anybody may read; the operator has them."""
+    """No host, port, user, file or name of a private stream in what anybody may read; the operator
+    has them."""
     for secret in secrets:
         assert secret not in str(error)
         assert secret in error.for_operator()
@@ -58,7 +64,9 @@ def test_values_and_statements_stay_out_of_both(tmp_path: Path, postgres: Postgr
         store = Store(place, head=tmp_path / "head")
         (tmp_path / "head").unlink()
         with pytest.raises(StoreError) as caught, store.database.transaction() as connection:
-            connection.execute(text("insert into meta (key, value) values ('identity', 'a secret value')"))
+            connection.execute(
+                text("insert into meta (key, value) values ('identity', 'a secret value')")
+            )
         assert "refused the request" in str(caught.value)
         assert "secret value" not in caught.value.for_operator()
         assert "insert" not in caught.value.for_operator()
@@ -71,7 +79,9 @@ def test_the_head_and_the_streams_are_named_to_the_operator_only(tmp_path: Path)
     live = store.declare(StreamDeclaration.from_dict(TABLE), 0.0)
     store.close_ticks(live, 2, 0.0)
     written = head.read_text()
-    renamed = written.replace('"private-name": ', '"lost-name": ', 1).replace('["private-name"', '["lost-name"')
+    renamed = written.replace('"private-name": ', '"lost-name": ', 1).replace(
+        '["private-name"', '["lost-name"'
+    )
     for damage, name in (
         (renamed, "lost-name"),
         ("{}", "the-head"),

@@ -1,4 +1,5 @@
-"""Migrations of the schema, on SQLite and PostgreSQL: a store goes on after one, and one that fails leaves nothing."""
+"""Migrations of the schema, on SQLite and PostgreSQL: a store goes on after one, and one that fails
+leaves nothing."""
 
 from __future__ import annotations
 
@@ -28,10 +29,16 @@ def add_length_of_names(connection: Connection) -> None:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    return tmp_path / "a.db" if request.param == "sqlite" else request.getfixturevalue("postgres").fresh()
+    return (
+        tmp_path / "a.db"
+        if request.param == "sqlite"
+        else request.getfixturevalue("postgres").fresh()
+    )
 
 
-def test_a_store_goes_on_after_a_migration(place: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_goes_on_after_a_migration(
+    place: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     secret, head = Secret.generate(), tmp_path / "head"
     declaration = StreamDeclaration.from_dict(TABLE)
     store = Store(place, head=head)
@@ -40,7 +47,9 @@ def test_a_store_goes_on_after_a_migration(place: Any, tmp_path: Path, monkeypat
     known = len(schema.MIGRATIONS)
     with monkeypatch.context() as later:
         later.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, add_length_of_names))
-        with pytest.raises(StoreError, match=f"schema version {known} and this program reads {known + 1}"):
+        with pytest.raises(
+            StoreError, match=f"schema version {known} and this program reads {known + 1}"
+        ):
             Reading.open(place)
         for ticks in (1, 2):  # the second start finds nothing to do
             store = Store(place, head=head)
@@ -49,13 +58,22 @@ def test_a_store_goes_on_after_a_migration(place: Any, tmp_path: Path, monkeypat
         reading = Reading.open(place)
         with reading.database.reading() as connection:
             assert connection.execute(text("select length from streams")).scalars().all() == [3]
-            rows = connection.execute(text("select number, name from evercount_migrations order by number")).all()
-            assert (rows[0].name, rows[-1].number, rows[-1].name) == ("first_tables", known + 1, "add_length_of_names")
+            rows = connection.execute(
+                text("select number, name from evercount_migrations order by number")
+            ).all()
+            assert (rows[0].name, rows[-1].number, rows[-1].name) == (
+                "first_tables",
+                known + 1,
+                "add_length_of_names",
+            )
         released = list(all_releases(reading, "one"))
         reading.close()
     plain = declaration.started(0).build(secret=secret, replay=True)
     assert [one["values"] for one in released] == [plain.step(0).values.tolist() for _ in range(5)]
-    opens: tuple[Callable[[], object], ...] = (lambda: Store(place, head=head), lambda: Reading.open(place))
+    opens: tuple[Callable[[], object], ...] = (
+        lambda: Store(place, head=head),
+        lambda: Reading.open(place),
+    )
     for program in opens:  # the program before the migration
         with pytest.raises(StoreError, match=f"schema version {known + 1} and this program"):
             program()

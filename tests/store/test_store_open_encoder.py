@@ -1,4 +1,5 @@
-"""The encoder of an open tick: parts are read once, as the tick would be; refusals name places in the request."""
+"""The encoder of an open tick: parts are read once, as the tick would be; refusals name places in
+the request."""
 
 from __future__ import annotations
 
@@ -21,7 +22,12 @@ GRAPH = {"vertices": 40}
 
 
 def table(query: str, name: str = "s", **parameters: Any) -> dict[str, Any]:
-    return {"name": name, "query": {"name": query, "parameters": parameters}, "budget": BUDGET, "horizon": 64}
+    return {
+        "name": name,
+        "query": {"name": query, "parameters": parameters},
+        "budget": BUDGET,
+        "horizon": 64,
+    }
 
 
 def send(store: Store, events: list[Any], name: str = "s", **rest: Any) -> Any:
@@ -46,7 +52,8 @@ MEMORIES: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("name", "parameters"), MEMORIES)
 def test_parts_are_taken_as_the_tick_is(name: str, parameters: dict[str, Any]) -> None:
-    """Against the way that needs no argument: all events of the tick, encoded together on a fresh copy."""
+    """Against the way that needs no argument: all events of the tick, encoded together on a fresh
+    copy."""
     draw = random.Random(name)
     query = build_query(name, parameters)
     state = query.encode(query.initial_state(), some_events(name, draw, 1))[1]
@@ -76,7 +83,8 @@ def test_parts_are_taken_as_the_tick_is(name: str, parameters: dict[str, Any]) -
 
 
 def first_of_a_tick(state: Any, events: Any) -> Any:
-    """An encoder of a user's own that a tick in parts would change: it counts the first event of a tick only."""
+    """An encoder of a user's own that a tick in parts would change: it counts the first event of a
+    tick only."""
     if len(events) > 3:
         raise InputError(f"event {len(events)} of this tick is one too many")
     return [min(len(events), 1)], state + 1
@@ -143,7 +151,10 @@ def test_places_are_those_of_the_request_also_where_events_are_left_out(tmp_path
 
 
 def test_what_is_not_committed_is_forgotten(tmp_path: Path) -> None:
-    secret, declaration = Secret.generate(), StreamDeclaration.from_dict(table("edges", **GRAPH, stream="insert"))
+    secret, declaration = (
+        Secret.generate(),
+        StreamDeclaration.from_dict(table("edges", **GRAPH, stream="insert")),
+    )
     store = Store(tmp_path / "a.db")
     live = store.declare(declaration, 0.0, secret)
     send(store, [[0, 1]])
@@ -157,22 +168,34 @@ def test_what_is_not_committed_is_forgotten(tmp_path: Path) -> None:
     assert send(store, [[2, 3]]) == Accepted(1, 1)
     assert isinstance(send(store, [[0, 1]]), EventRefused)
     released = close_and_read(store, live, 1, 0.0)[0]["values"]
-    assert released == declaration.started(0).build(secret=secret, replay=True).step([[0, 1], [2, 3]]).values.tolist()
+    assert (
+        released
+        == declaration.started(0)
+        .build(secret=secret, replay=True)
+        .step([[0, 1], [2, 3]])
+        .values.tolist()
+    )
     assert isinstance(send(store, [[0, 1]]), EventRefused)
     store.close()
 
 
 def test_declared_graphs_refuse_nothing_because_of_others(tmp_path: Path) -> None:
-    """The quiet defaults; refusals can be asked for, and streams that were declared before keep their meaning."""
+    """The quiet defaults; refusals can be asked for, and streams that were declared before keep
+    their meaning."""
     store = Store(tmp_path / "a.db")
-    quiet = store.declare(StreamDeclaration.from_dict(table("triangles", **GRAPH, max_degree=3)), 0.0)
-    assert quiet.declaration.query.parameters() | {"stream": "ignore-duplicates", "enforce_degree": True} == (
-        quiet.declaration.query.parameters()
+    quiet = store.declare(
+        StreamDeclaration.from_dict(table("triangles", **GRAPH, max_degree=3)), 0.0
     )
+    assert quiet.declaration.query.parameters() | {
+        "stream": "ignore-duplicates",
+        "enforce_degree": True,
+    } == (quiet.declaration.query.parameters())
     for _ in range(2):
         assert send(store, [[0, number] for number in range(1, 9)]) == Accepted(8, 1)
     start = [[0, 1], [1, 2]]
-    less = store.declare(StreamDeclaration.from_dict(table("components", "less", **GRAPH, initial_edges=start)), 0.0)
+    less = store.declare(
+        StreamDeclaration.from_dict(table("components", "less", **GRAPH, initial_edges=start)), 0.0
+    )
     assert less.declaration.query.parameters()["stream"] == "ignore-absent"
     for _ in range(2):
         assert send(store, [[0, 1], [5, 6]], "less") == Accepted(2, 1)

@@ -1,4 +1,5 @@
-"""Streams of a store that protect persons in weeks: what they cost together, and what a cap lets pass."""
+"""Streams of a store that protect persons in weeks: what they cost together, and what a cap lets
+pass."""
 
 from __future__ import annotations
 
@@ -18,13 +19,29 @@ from evercount.store.stream_life import explain, renew_stream
 from serving import ADMIN, HEADERS, HandClock, served
 
 DAY = 86400.0
-WEEKS = {"epsilon": 1.0, "delta": 0.0, "unit": "user", "max_per_tick": 1, "max_ticks": 1, "period": "1w"}
+WEEKS = {
+    "epsilon": 1.0,
+    "delta": 0.0,
+    "unit": "user",
+    "max_per_tick": 1,
+    "max_ticks": 1,
+    "period": "1w",
+}
 
 
 def declared(name: str, day: int = 5, **change: Any) -> StreamDeclaration:
     """A stream that begins in January 1970: the 5th is a Monday."""
-    table = {"name": name, "query": "count", "budget": WEEKS, "tick": "1d", "zone": "UTC", "views": ["per-tick"]}
-    return StreamDeclaration.from_dict({**table, "start": f"1970-01-{day:02d}", "horizon": 10, **change})
+    table = {
+        "name": name,
+        "query": "count",
+        "budget": WEEKS,
+        "tick": "1d",
+        "zone": "UTC",
+        "views": ["per-tick"],
+    }
+    return StreamDeclaration.from_dict(
+        {**table, "start": f"1970-01-{day:02d}", "horizon": 10, **change}
+    )
 
 
 @pytest.fixture
@@ -49,7 +66,12 @@ def test_seven_weekdays_do_not_fit_into_one_cap(store: Store) -> None:
     set_cap(store.database, None)
     store.declare(declared("tuesday", 6), 0.0)
     (first, second) = store.ledger()["totals"]
-    assert (first["names"], first["apart"], second["names"], second["apart"]) == (["monday"], 1, ["tuesday"], 1)
+    assert (first["names"], first["apart"], second["names"], second["apart"]) == (
+        ["monday"],
+        1,
+        ["tuesday"],
+        1,
+    )
 
 
 @pytest.mark.parametrize(
@@ -60,9 +82,13 @@ def test_seven_weekdays_do_not_fit_into_one_cap(store: Store) -> None:
     ],
     ids=["by hand", "another clock"],
 )
-def test_periods_that_cannot_be_compared_do_not_fit_into_a_cap(store: Store, change: dict[str, Any]) -> None:
+def test_periods_that_cannot_be_compared_do_not_fit_into_a_cap(
+    store: Store, change: dict[str, Any]
+) -> None:
     set_cap(store.database, Cap(5.0, 0.0))
-    store.declare(declared("one", budget={**WEEKS, "period": change.get("budget", WEEKS)["period"]}), 0.0)
+    store.declare(
+        declared("one", budget={**WEEKS, "period": change.get("budget", WEEKS)["period"]}), 0.0
+    )
     with pytest.raises(BudgetExceeded, match="cannot be stated"):
         store.declare(declared("two", **change), 0.0)
     assert list(store.streams) == ["one"]
@@ -98,7 +124,8 @@ def test_a_renewal_after_whole_weeks_is_free(store: Store) -> None:
 def test_a_successor_of_a_retired_stream_costs_both_in_the_middle_of_a_week(
     store: Store, days: int, both: float
 ) -> None:
-    """The stream ends with its last tick; what it has counted of that week, the successor counts again."""
+    """The stream ends with its last tick; what it has counted of that week, the successor counts
+    again."""
     live = store.declare(declared("one"), 0.0)
     now = (4 + days + 0.2) * DAY
     store.close_ticks(live, days, now)
@@ -139,7 +166,7 @@ def test_a_retirement_over_http_obeys_the_cap(tmp_path: Path) -> None:
     store.close()
 
 
-# -- brute force over what the ledger of a store states ---------------------------------------------------------------
+# -- brute force over what the ledger of a store states --------------------------------------------
 
 Ranges = tuple[tuple[int, int], ...]
 PERIOD, LAST = 3, 7
@@ -148,18 +175,27 @@ PERIOD, LAST = 3, 7
 def lines(ranges: Ranges) -> list[Spending]:
     budget = Budget(1.0, 0.0, unit="user", max_events=1, period=PERIOD)
     return [
-        Spending(str(number), Cost(budget, during=TimeRange(start, end, "1", f"{PERIOD} {start % PERIOD}")), False)
+        Spending(
+            str(number),
+            Cost(budget, during=TimeRange(start, end, "1", f"{PERIOD} {start % PERIOD}")),
+            False,
+        )
         for number, (start, end) in enumerate(ranges)
     ]
 
 
 def dearest_life(ranges: Ranges) -> int:
-    """The most periods in which the streams count one person, with events in one whole period of one of them."""
+    """The most periods in which the streams count one person, with events in one whole period of
+    one of them."""
     most = 0
     for start, end in ranges:
         for begin in range(start, end, PERIOD):
             seen = [
-                {(at - first) // PERIOD for at in range(begin, begin + PERIOD) if first <= at < last}
+                {
+                    (at - first) // PERIOD
+                    for at in range(begin, begin + PERIOD)
+                    if first <= at < last
+                }
                 for first, last in ranges
             ]
             most = max(most, sum(map(len, seen)))
@@ -167,8 +203,9 @@ def dearest_life(ranges: Ranges) -> int:
 
 
 def compare() -> None:
-    """Of triples of ranges: each total is what the dearest person of its streams costs, and says how many streams it
-    leaves out: those that begin at another phase than one of its own and run beside it."""
+    """Of triples of ranges: each total is what the dearest person of its streams costs, and says
+    how many streams it leaves out: those that begin at another phase than one of its own and run
+    beside it."""
     apart = 0
     single = [(start, end) for start in range(LAST) for end in range(start + 1, LAST + 1)]
     for ranges in itertools.islice(itertools.product(single, repeat=3), 0, None, 5):
@@ -178,7 +215,10 @@ def compare() -> None:
             others = [ranges[number] for number in range(3) if str(number) not in total["names"]]
             assert total["epsilon"] == dearest_life(members), (ranges, total)
             assert total["apart"] == len(others)
-            assert all(any(meets_two(other, member) for member in members) for other in others), (ranges, total)
+            assert all(any(meets_two(other, member) for member in members) for other in others), (
+                ranges,
+                total,
+            )
             apart += total["apart"]
             named |= set(total["names"])
         assert named == {"0", "1", "2"}
@@ -195,20 +235,30 @@ def test_no_total_is_below_what_a_person_costs() -> None:
 
 
 PLANTED: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
-    "periods": lambda patch: patch.setattr(spending, "check_periods", lambda costs, earlier=(): None),
-    "the streams that are apart": lambda patch: patch.setattr(Spending, "shares_unit", lambda line, other: False),
-    "the end that cuts a period": lambda patch: patch.setattr(TimeRange, "whole", property(lambda self: self)),
+    "periods": lambda patch: patch.setattr(
+        spending, "check_periods", lambda costs, earlier=(): None
+    ),
+    "the streams that are apart": lambda patch: patch.setattr(
+        Spending, "shares_unit", lambda line, other: False
+    ),
+    "the end that cuts a period": lambda patch: patch.setattr(
+        TimeRange, "whole", property(lambda self: self)
+    ),
     "that several can be added up": lambda patch: patch.setattr(
         spending, "groups_of", lambda lines: [[line] for line in lines]
     ),
     "that other periods meet these": lambda patch: patch.setattr(
-        spending, "_fits", lambda line, group: line.cost.during.periods == group[0].cost.during.periods
+        spending,
+        "_fits",
+        lambda line, group: line.cost.during.periods == group[0].cost.during.periods,
     ),
 }
 
 
 @pytest.mark.parametrize("forgotten", PLANTED)
-def test_groups_that_forget_something_are_caught(forgotten: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_groups_that_forget_something_are_caught(
+    forgotten: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     PLANTED[forgotten](monkeypatch)
     with pytest.raises((AssertionError, ParameterError)):
         compare()

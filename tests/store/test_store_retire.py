@@ -1,4 +1,5 @@
-"""Retired streams: history stays, nothing is released again, the budget stays spent, the noise is never used again."""
+"""Retired streams: history stays, nothing is released again, the budget stays spent, the noise is
+never used again."""
 
 from __future__ import annotations
 
@@ -18,7 +19,16 @@ from evercount.cli.store_command import store as commands
 from evercount.engine.close_ticks import TickTotals
 from evercount.errors import BudgetExceeded, Conflict, EvercountError, ParameterError, StreamStopped
 from evercount.noise import Secret
-from evercount.store import Batch, Cap, Store, StreamDeclaration, declare_stream, retire_stream, schema, set_cap
+from evercount.store import (
+    Batch,
+    Cap,
+    Store,
+    StreamDeclaration,
+    declare_stream,
+    retire_stream,
+    schema,
+    set_cap,
+)
 from evercount.store.accept_totals import CountedBatch
 from evercount.store.named_events import UserEvents
 from evercount.store.stream_life import SECRET_TABLES
@@ -56,7 +66,8 @@ def run(*arguments: object, answer: str | None = None) -> tuple[int, str]:
 
 
 def test_a_retired_stream_leaves_the_memory(tmp_path: Path) -> None:
-    """A service that runs for a year declares and retires streams: the tables of each are megabytes."""
+    """A service that runs for a year declares and retires streams: the tables of each are
+    megabytes."""
     store = Store(tmp_path / "a.db")
     live = store.declare(declared(horizon=None, factorization=None), 0.0)
     store.close_ticks(live, 3, 0.0)
@@ -91,7 +102,8 @@ def test_nothing_of_a_retired_stream_is_left_to_release(tmp_path: Path) -> None:
 
 
 def test_shards_and_events_of_users_go_with_their_stream(tmp_path: Path) -> None:
-    """Totals and users' events of open ticks, and the states of shards; the digests of batches stay."""
+    """Totals and users' events of open ticks, and the states of shards; the digests of batches
+    stay."""
     store, none = Store(tmp_path / "a.db"), np.empty(0, np.int64)
     clock = {"tick": "1h", "start": "2026-01-01T00:00:00Z"}
     histogram = {"name": "histogram", "parameters": {"keys": 3}}
@@ -110,7 +122,13 @@ def test_shards_and_events_of_users_go_with_their_stream(tmp_path: Path) -> None
         )
         store.accept_totals(name, counted)
     numbers = {name: store.find(name).id for name in names}
-    tables = (schema.counted_totals, schema.counted_events, schema.cut_streams, schema.shards, schema.counted_batches)
+    tables = (
+        schema.counted_totals,
+        schema.counted_events,
+        schema.cut_streams,
+        schema.shards,
+        schema.counted_batches,
+    )
 
     def streams_in(table: Any) -> set[int]:
         with store.database.reading() as connection:
@@ -152,8 +170,11 @@ def test_the_noise_of_a_retired_stream_is_never_used_again(tmp_path: Path) -> No
     store.close()
 
 
-def test_a_reused_secret_would_reveal_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Why: with the check taken out, the difference of two releases is the difference of the data, exactly."""
+def test_a_reused_secret_would_reveal_the_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Why: with the check taken out, the difference of two releases is the difference of the data,
+    exactly."""
     store = started(tmp_path / "a.db")
     first = close_and_read(store, store.find("one"), 1, 0.0)[0]["values"]
     retire_stream(store, "one", 0.0)
@@ -182,7 +203,9 @@ def test_a_backup_from_before_the_retirement_is_quarantined(tmp_path: Path) -> N
     code, output = run("verify", "--db", place, "--adopt")
     assert code == 0, output
     store = Store(place)
-    assert store.ended["one"].ending == "quarantined", "adopting a copy must not bring a retired stream back"
+    assert store.ended["one"].ending == "quarantined", (
+        "adopting a copy must not bring a retired stream back"
+    )
     retire_stream(store, "one", 0.0)
     store.close()
     assert run("verify", "--db", place)[0] == 0
@@ -223,7 +246,9 @@ def test_a_quarantined_stream_is_followed_by_a_successor(
     alone = store.ledger()["totals"][0]
     store.close_ticks(store.find("one"), 1, 0.0)
     store.close()
-    code, output = run("retire", "one", "--db", copy, "--head", head, "--successor", "two", answer="n\n")
+    code, output = run(
+        "retire", "one", "--db", copy, "--head", head, "--successor", "two", answer="n\n"
+    )
     assert code == 1
     assert "cannot be undone" in output
     assert declared().budget.sentence() in output
@@ -260,7 +285,9 @@ def test_what_refuses_the_successor_changes_nothing(tmp_path: Path) -> None:
     store.close()
 
 
-def test_the_same_call_again_ends_an_interrupted_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_same_call_again_ends_an_interrupted_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = started(tmp_path / "a.db")
 
     def killed(*_: object) -> None:

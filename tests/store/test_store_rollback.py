@@ -1,4 +1,5 @@
-"""Streams of a database that was put back from an older copy do not go on, on SQLite and on PostgreSQL."""
+"""Streams of a database that was put back from an older copy do not go on, on SQLite and on
+PostgreSQL."""
 
 from __future__ import annotations
 
@@ -18,7 +19,12 @@ from evercount.store.reader import restore_copy
 from serving import Postgres
 from stored import all_releases
 
-DECLARATION = {"name": "one", "query": {"name": "count"}, "budget": {"epsilon": 1.0, "delta": 1e-9}, "horizon": 64}
+DECLARATION = {
+    "name": "one",
+    "query": {"name": "count"},
+    "budget": {"epsilon": 1.0, "delta": 1e-9},
+    "horizon": 64,
+}
 
 
 def advance(place: str | Path, ticks: int, head: Path | None = None, name: str = "one") -> None:
@@ -91,7 +97,8 @@ def test_a_quarantine_outlives_restarts(tmp_path: Path) -> None:
         advance(place, 1, name="two")
         assert endings(place) == {"one": "quarantined"}
     put_back(copy, place)
-    assert endings(place) == {"one": "quarantined"}  # "two" is lost with this copy, and "one" is where it was
+    # "two" is lost with this copy, and "one" is where it was
+    assert endings(place) == {"one": "quarantined"}
     put_back(newest, place)
     store = Store(place)
     assert store.streams["one"].closed == 5
@@ -117,7 +124,11 @@ def test_a_stream_that_a_copy_does_not_have_stays_spent(tmp_path: Path) -> None:
         with pytest.raises(Conflict, match="has ended"):
             store.declare(other, 0.0)
         with pytest.raises(Conflict, match="same noise"):
-            store.declare(StreamDeclaration.from_dict({**DECLARATION, "name": "three", "horizon": 32}), 0.0, secret)
+            store.declare(
+                StreamDeclaration.from_dict({**DECLARATION, "name": "three", "horizon": 32}),
+                0.0,
+                secret,
+            )
         store.close()
     assert run("verify", "--db", place)[0] == 0
 
@@ -176,7 +187,8 @@ def test_a_missing_head_is_refused_until_it_is_adopted(tmp_path: Path) -> None:
 
 
 def test_a_copy_that_the_head_knows_to_be_old_is_not_adopted(tmp_path: Path) -> None:
-    """It would go on with noise that is used, and the ledger would forget the stream that the copy lacks."""
+    """It would go on with noise that is used, and the ledger would forget the stream that the copy
+    lacks."""
     place, copy = tmp_path / "a.db", tmp_path / "copy.db"
     advance(place, 1)
     assert run("backup", copy, "--db", place)[0] == 0
@@ -193,7 +205,8 @@ def test_a_copy_that_the_head_knows_to_be_old_is_not_adopted(tmp_path: Path) -> 
 
 
 def test_a_copy_from_before_the_first_release_needs_its_head(tmp_path: Path) -> None:
-    """It holds the secret of the stream: next to the original it would release the same ticks with the same noise."""
+    """It holds the secret of the stream: next to the original it would release the same ticks with
+    the same noise."""
     place, copy = tmp_path / "a.db", tmp_path / "copy.db"
     advance(place, 0)
     assert run("backup", copy, "--db", place)[0] == 0

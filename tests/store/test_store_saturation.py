@@ -1,4 +1,5 @@
-"""Sums of an open tick: exact, cut once at a public number, and never a reason to refuse a request."""
+"""Sums of an open tick: exact, cut once at a public number, and never a reason to refuse a
+request."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ def cut_rows(query: Query, ticks: tuple[tuple[Any, ...], ...]) -> IntArray:
 
 
 def test_the_cut_never_widens_a_change(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lemma 2, by enumeration: two ticks of up to six events, all neighbours of one and of two events (a user)."""
+    """Lemma 2, by enumeration: two ticks of up to six events, all neighbours of one and of two
+    events (a user)."""
     monkeypatch.setattr("evercount.store.open_stream.MOST_PER_TICK", SMALL)
     query = build_query("sum", {"low": -2, "high": 2})
     values = (-2, 1, 2)
@@ -51,15 +53,25 @@ def test_the_cut_never_widens_a_change(monkeypatch: pytest.MonkeyPatch) -> None:
         for events in itertools.combinations_with_replacement(values, size):
             for split in range(size + 1):
                 ticks = (events[:split], events[split:])
-                whole = [np.stack([query.encode(None, list(t))[0] for t in ticks]), cut_rows(query, ticks)]
+                whole = [
+                    np.stack([query.encode(None, list(t))[0] for t in ticks]),
+                    cut_rows(query, ticks),
+                ]
                 for gone in itertools.chain(
                     itertools.combinations(range(size), 1), itertools.combinations(range(size), 2)
                 ):
                     left = tuple(
-                        tuple(e for i, e in enumerate(events) if i not in gone and (i < split) == first)
+                        tuple(
+                            e
+                            for i, e in enumerate(events)
+                            if i not in gone and (i < split) == first
+                        )
                         for first in (True, False)
                     )
-                    other = [np.stack([query.encode(None, list(t))[0] for t in left]), cut_rows(query, left)]
+                    other = [
+                        np.stack([query.encode(None, list(t))[0] for t in left]),
+                        cut_rows(query, left),
+                    ]
                     exact, after = change(whole[0], other[0]), change(whole[1], other[1])
                     assert after[0] <= exact[0]
                     assert after[1] <= exact[1]
@@ -77,7 +89,9 @@ def test_deferring_and_running_cuts_would_be_caught() -> None:
     def deferred(events: str, capacity: int = 1) -> IntArray:
         """A tick takes the oldest events that wait; columns are the keys a and b."""
         ticks = [events[at : at + capacity] for at in range(0, len(events), capacity)]
-        return np.asarray([[tick.count("a"), tick.count("b")] for tick in [*ticks, ""][: len(events)]])
+        return np.asarray(
+            [[tick.count("a"), tick.count("b")] for tick in [*ticks, ""][: len(events)]]
+        )
 
     def running(additions: tuple[int, ...]) -> int:
         total = 0
@@ -86,7 +100,8 @@ def test_deferring_and_running_cuts_would_be_caught() -> None:
         return total
 
     waiting = "ab" * 8
-    assert change(deferred("a" + waiting)[:16], deferred(waiting)[:16])[0] > 100  # a histogram claims S = 1
+    # a histogram claims S = 1
+    assert change(deferred("a" + waiting)[:16], deferred(waiting)[:16])[0] > 100
     assert len({running(order) for order in itertools.permutations((3, 3, -3))}) > 1
 
 
@@ -120,7 +135,12 @@ def test_sums_are_exact_beyond_int64_and_are_stored() -> None:
 
 def declared(parameters: dict[str, Any]) -> StreamDeclaration:
     return StreamDeclaration.from_dict(
-        {"name": "c", "query": {"name": "count", "parameters": parameters}, "budget": BUDGET, "horizon": 8}
+        {
+            "name": "c",
+            "query": {"name": "count", "parameters": parameters},
+            "budget": BUDGET,
+            "horizon": 8,
+        }
     )
 
 
@@ -130,7 +150,8 @@ def send(store: Store, declaration: StreamDeclaration, events: list[Any]) -> Any
 
 @pytest.mark.parametrize(("most", "wanted"), [(5, 5), (None, 14)])
 def test_a_full_tick_is_no_secret(tmp_path: Path, most: int | None, wanted: int) -> None:
-    """The same request gets the same answer whatever others sent; the tick releases at most what is declared."""
+    """The same request gets the same answer whatever others sent; the tick releases at most what is
+    declared."""
     declaration, secret = declared({"most_per_tick": most}), Secret.generate()
     store = Store(tmp_path / "a.db")
     live = store.declare(declaration, 0.0, secret)
@@ -153,7 +174,8 @@ def test_one_request_is_refused_for_itself_alone(tmp_path: Path) -> None:
         read_request(plain, [MOST_PER_REQUEST, 1])
     store = Store(tmp_path / "a.db")
     live = store.declare(plain, 0.0)
-    for _ in range(3):  # near and beyond what a tick releases: a probe learns nothing and breaks nothing
+    # near and beyond what a tick releases: a probe learns nothing and breaks nothing
+    for _ in range(3):
         live.totals = np.asarray([MOST_PER_TICK - 1], np.int64)
         assert send(store, plain, [MOST_PER_REQUEST]) == Accepted(1, live.open_tick)
         assert close_and_read(store, live, 1, 0.0)[0]["tick"] == live.closed

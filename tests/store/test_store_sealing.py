@@ -15,7 +15,10 @@ from evercount.store.sealing import Sealer, key_from_environment, read_key
 from loaded_program import Programs
 
 KEY = bytes(range(32))
-WORDS = {"name": "words", "query": {"name": "substrings", "parameters": {"alphabet": "ab", "max_length": 2}}}
+WORDS = {
+    "name": "words",
+    "query": {"name": "substrings", "parameters": {"alphabet": "ab", "max_length": 2}},
+}
 
 
 def test_what_is_sealed_opens_in_its_place_only() -> None:
@@ -55,7 +58,9 @@ def test_plain_and_sealed_are_not_mixed_up() -> None:
         plain.open(sealer.seal(b"value", "state", 1), "state", 1)
 
 
-def test_keys_are_read_from_hex_base64_file_and_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_are_read_from_hex_base64_file_and_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert read_key(KEY.hex() + "\n") == KEY == read_key(base64.b64encode(KEY).decode())
     for wrong in ("", "00", "zz" * 32, "é" * 10, KEY.hex()[:-2]):
         with pytest.raises(ParameterError, match="32 bytes"):
@@ -94,7 +99,8 @@ def test_a_key_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_key_file_of_root_may_be_lent_to_a_group(programs: Programs, tmp_path: Path) -> None:
-    """systemd's credentials belong to root and are lent by an access list; those of another user are not trusted."""
+    """systemd's credentials belong to root and are lent by an access list; those of another user
+    are not trusted."""
     if os.geteuid() != 0:
         pytest.skip("only root can make files of other users")
     file = tmp_path / "key"
@@ -120,7 +126,9 @@ for owner, mode in ((0, 0o440), (0, 0o444), (54321, 0o440), (54322, 0o440)):
     done = programs.run(program, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     answers = done.stdout.splitlines()
-    for said, wanted in zip(answers, (KEY.hex(), "chmod o=", "chmod 600", "must belong to"), strict=True):
+    for said, wanted in zip(
+        answers, (KEY.hex(), "chmod o=", "chmod 600", "must belong to"), strict=True
+    ):
         assert wanted in said
 
 
@@ -153,4 +161,5 @@ def test_no_secret_and_no_event_is_readable_in_an_encrypted_file(tmp_path: Path)
         found[name] = [needle in content for needle in needles]
         store.close()
     assert found["sealed"] == [False] * 5
-    assert found["plain"] == [True, True, False, False, False]  # users, keys and bodies are never kept
+    # users, keys and bodies are never kept
+    assert found["plain"] == [True, True, False, False, False]

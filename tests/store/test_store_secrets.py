@@ -45,7 +45,8 @@ def test_a_secret_is_used_once_for_one_declaration(tmp_path: Path, key: bytes | 
     secret = Secret.generate()
     store = Store(tmp_path / "a.db", key)
     first = store.declare(declared(), 0.0, secret)
-    assert store.declare(declared(), 0.0, secret) is first  # the same stream again is not a second one
+    # the same stream again is not a second one
+    assert store.declare(declared(), 0.0, secret) is first
     for again in (False, True):
         if again:
             store.close()
@@ -61,7 +62,10 @@ def test_a_secret_is_used_once_for_one_declaration(tmp_path: Path, key: bytes | 
     assert store.verify(store.head) == []
     store.close()
     assert secret.hex().encode() not in b"".join(
-        bytes(row[0]) for row in sqlite3.connect(tmp_path / "a.db").execute("select identity from noise_identities")
+        bytes(row[0])
+        for row in sqlite3.connect(tmp_path / "a.db").execute(
+            "select identity from noise_identities"
+        )
     )
 
 
@@ -70,7 +74,13 @@ def test_a_secret_is_used_once_for_one_declaration(tmp_path: Path, key: bytes | 
     [
         ("delete from ledger where stream = 1", "ledger lacks"),
         ("update ledger set cost = replace(cost, '1.0', '0.1') where stream = 1", "another budget"),
-        ("update ledger set cost = replace(cost, '\"during\": [0', '\"during\": [9') where stream = 1", "time range"),
+        (
+            (
+                "update ledger set cost = replace(cost, '\"during\": [0', '\"during\": [9') where "
+                "stream = 1"
+            ),
+            "time range",
+        ),
     ],
 )
 def test_spending_that_was_removed_is_seen(tmp_path: Path, statement: str, complaint: str) -> None:

@@ -1,4 +1,5 @@
-"""The store's contract on SQLite and PostgreSQL: declarations, batches, caps, late events, ticks and restarts."""
+"""The store's contract on SQLite and PostgreSQL: declarations, batches, caps, late events, ticks
+and restarts."""
 
 from __future__ import annotations
 
@@ -28,14 +29,22 @@ from stored import all_releases, close_and_read
 from tiers import soak_but
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-9}
-HISTOGRAM = {"name": "h", "query": {"name": "histogram", "parameters": {"keys": ["a", "b"]}}, "budget": BUDGET}
+HISTOGRAM = {
+    "name": "h",
+    "query": {"name": "histogram", "parameters": {"keys": ["a", "b"]}},
+    "budget": BUDGET,
+}
 HOUR = {**HISTOGRAM, "tick": "1h", "start": "2026-01-01T00:00:00Z", "horizon": 100}
 START = StreamDeclaration.from_dict(HOUR).schedule.begin / 1e6
 assert START is not None
 Open = Callable[[], Store]
 
 
-@pytest.fixture(params=soak_but(["sqlite, encrypted", "postgresql"], ["sqlite", "sqlite, encrypted", "postgresql"]))
+@pytest.fixture(
+    params=soak_but(
+        ["sqlite, encrypted", "postgresql"], ["sqlite", "sqlite, encrypted", "postgresql"]
+    )
+)
 def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
     """Opens the same store again and again; the last one is closed before the next is opened."""
     place: Any = tmp_path / "a.db"
@@ -56,7 +65,9 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
         store.close()
 
 
-def declare(store: Store, table: dict[str, Any], now: float = START, secret: Secret | None = None) -> Any:
+def declare(
+    store: Store, table: dict[str, Any], now: float = START, secret: Secret | None = None
+) -> Any:
     return store.declare(StreamDeclaration.from_dict(table), now, secret)
 
 
@@ -85,7 +96,9 @@ def test_events_and_releases_survive_a_restart(opened: Open) -> None:
     assert live.totals.tolist() == [0, 0]
     second = close_and_read(store, live, 2, 0.0)
     plain = live.declaration.build(secret=secret, replay=True)
-    wanted = [plain.run_totals([np.asarray(row)])[0].values.tolist() for row in ([2, 3], [0, 0], [0, 0])]
+    wanted = [
+        plain.run_totals([np.asarray(row)])[0].values.tolist() for row in ([2, 3], [0, 0], [0, 0])
+    ]
     assert [release["values"] for release in first + second] == wanted
     assert list(all_releases(store, "h")) == first + second
     assert store.verify(store.head) == []
@@ -94,7 +107,10 @@ def test_events_and_releases_survive_a_restart(opened: Open) -> None:
 def test_a_key_counts_once(opened: Open) -> None:
     store = opened()
     live = declare(store, HISTOGRAM)
-    one, other = batch(HISTOGRAM, ["a"], key="k", body=b"one"), batch(HISTOGRAM, ["b"], key="k", body=b"other")
+    one, other = (
+        batch(HISTOGRAM, ["a"], key="k", body=b"one"),
+        batch(HISTOGRAM, ["b"], key="k", body=b"other"),
+    )
     assert accept(store, one, one) == [Accepted(1, 1)] * 2
     store = opened()
     live = store.find("h")
@@ -113,10 +129,15 @@ def test_a_declaration_is_immutable(opened: Open) -> None:
     assert declare(store, {**HOUR, "start": None}) is live
     store = opened()
     live = store.find("h")
-    explicit = {**HOUR, "query": {"name": "histogram", "parameters": live.declaration.query.parameters()}}
+    explicit = {
+        **HOUR,
+        "query": {"name": "histogram", "parameters": live.declaration.query.parameters()},
+    }
     assert declare(store, explicit) is live
-    for change in ({"budget": {**BUDGET, "epsilon": 2.0}}, {"tick": "2h"}, {"horizon": None}, {"public": True},
-                   {"late": "revise", "revise_for": 2}, {"start": "2026-01-02"}, {"description": "other"}):  # fmt: skip
+    for change in ({"budget": {**BUDGET, "epsilon": 2.0}}, {"tick": "2h"}, {"horizon": None},
+                   {"public": True},
+                   {"late": "revise", "revise_for": 2}, {"start": "2026-01-02"},
+                   {"description": "other"}):  # fmt: skip
         with pytest.raises(Conflict, match="immutable"):
             declare(store, {**HOUR, **change})
     assert len(store.ledger()["entries"]) == 1
@@ -126,7 +147,11 @@ def test_users_are_capped_over_the_whole_stream(opened: Open) -> None:
     table = {**HISTOGRAM, "budget": {**BUDGET, "unit": "user", "max_events": 2}}
     store = opened()
     live = declare(store, table)
-    accept(store, batch(table, ["a", "a", "b"], users=["x", "x", "y"]), batch(table, ["b", "a"], users=["x", "z"]))
+    accept(
+        store,
+        batch(table, ["a", "a", "b"], users=["x", "x", "y"]),
+        batch(table, ["b", "a"], users=["x", "z"]),
+    )
     assert live.totals.tolist() == [3, 1]  # the third event of x is dropped
     store.close_ticks(live, 1, 0.0)
     store = opened()
@@ -145,7 +170,9 @@ def test_late_and_early_events(opened: Open, late: str, wanted: list[int]) -> No
     store.close_ticks(live, 2, 0.0)
     now = START + 2.5 * 3600
     times = [instant_of(START + 1.9 * 3600), instant_of(START + 2.1 * 3600), None]
-    assert accept(store, batch(table, ["a", "a", "b"], times=times), now=now) == [Accepted(3, 3, late=1)]
+    assert accept(store, batch(table, ["a", "a", "b"], times=times), now=now) == [
+        Accepted(3, 3, late=1)
+    ]
     assert live.totals.tolist() == wanted
     refused = accept(store, batch(table, ["a"], times=[instant_of(START + 3 * 3600)]), now=now)[0]
     assert isinstance(refused, TooEarly)
@@ -158,7 +185,14 @@ def test_late_and_early_events(opened: Open, late: str, wanted: list[int]) -> No
 def test_a_clock_that_goes_back_ends_no_tick(opened: Open) -> None:
     store = opened()
     live = declare(store, HOUR)
-    assert [live.due(START + hours * 3600) for hours in (-5, 0, 0.99, 1, 2.5, 1e9)] == [0, 0, 0, 1, 2, 100]
+    assert [live.due(START + hours * 3600) for hours in (-5, 0, 0.99, 1, 2.5, 1e9)] == [
+        0,
+        0,
+        0,
+        1,
+        2,
+        100,
+    ]
     store.close_ticks(live, live.due(START + 5 * 3600), 0.0)
     assert live.open_tick == 6
     assert live.due(START + 2 * 3600) == 0
@@ -180,7 +214,8 @@ def test_the_horizon_ends_a_stream(opened: Open) -> None:
 
 
 def test_an_encoder_with_a_memory_gets_its_events_in_order(opened: Open) -> None:
-    table = {"name": "w", "query": {"name": "substrings", "parameters": {"alphabet": "ab", "max_length": 2}},
+    table = {"name": "w", "query": {"name": "substrings", "parameters": {"alphabet": "ab",
+                                                                         "max_length": 2}},
              "budget": BUDGET, "horizon": 50}  # fmt: skip
     secret = Secret.generate()
     store = opened()
@@ -207,13 +242,23 @@ def test_an_encoder_with_a_memory_gets_its_events_in_order(opened: Open) -> None
         ("sum", {"low": -2, "high": 8, "grid": 0.5}, [0.5, -2, 7.75], [13]),
         ("average", {"low": 0, "high": 4, "per": "event"}, [1, 4], [1, 2]),
         ("top-k", {"keys": 3, "k": 2, "max_keys_per_event": 2}, [[0, 2], 1, []], [1, 1, 1]),
-        ("histogram", {"keys": ["x"], "unknown": "other", "removals": True}, ["x", "q", {"x": -1}], [0, 1]),
+        (
+            "histogram",
+            {"keys": ["x"], "unknown": "other", "removals": True},
+            ["x", "q", {"x": -1}],
+            [0, 1],
+        ),
     ],
 )
 def test_queries_without_memory_add_up(
     tmp_path: Path, query: str, parameters: dict[str, Any], events: list[Any], wanted: list[int]
 ) -> None:
-    table = {"name": "q", "query": {"name": query, "parameters": parameters}, "budget": BUDGET, "horizon": 64}
+    table = {
+        "name": "q",
+        "query": {"name": query, "parameters": parameters},
+        "budget": BUDGET,
+        "horizon": 64,
+    }
     store = Store(tmp_path / "q.db")
     live = declare(store, table)
     for event in events:
@@ -231,7 +276,9 @@ def test_a_group_keeps_what_is_legal_of_it(opened: Open) -> None:
     }
     store = opened()
     live = declare(store, table)
-    answers = accept(store, batch(table, [[0, 1]]), batch(table, [[2, 3], [1, 0]]), batch(table, [[2, 3]]))
+    answers = accept(
+        store, batch(table, [[0, 1]]), batch(table, [[2, 3], [1, 0]]), batch(table, [[2, 3]])
+    )
     assert [type(answer) for answer in answers] == [Accepted, EventRefused, Accepted]
     assert live.events == [[0, 1], [2, 3]]
 
@@ -239,15 +286,17 @@ def test_a_group_keeps_what_is_legal_of_it(opened: Open) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"name": ""}, {"name": "a/b"}, {"name": "x" * 65}, {"name": 7}, {"tick": "0s"}, {"tick": "9ms"}, {"tick": "1w"},
-        {"tick": 5},
-        {"start": "yesterday"}, {"start": True}, {"start": 1e300}, {"horizon": 0}, {"horizon": True}, {"horizon": 1.5},
-        {"late": "never"}, {"public": 1}, {"description": 5}, {"description": "x" * 2001}, {"extra": 1},
-        {"query": {"name": "nothing"}}, {"query": {"name": "prefix", "parameters": {"encode": "os:system"}}},
-        {"query": {"name": "histogram"}},
-        {"query": {"name": "histogram", "parameters": {"keys": [[]]}}}, {"query": 5}, {"budget": 5},
-        {"budget": {"epsilon": 0, "delta": 0.1}}, {"budget": {"epsilon": "1", "delta": 0.1}}, {"budget": {}},
-        {"postprocess": "monotone"}, {"postprocess": ["tidy"]},
+        {"name": ""}, {"name": "a/b"}, {"name": "x" * 65}, {"name": 7}, {"tick": "0s"},
+        {"tick": "9ms"}, {"tick": "1w"}, {"tick": 5},
+        {"start": "yesterday"}, {"start": True}, {"start": 1e300}, {"horizon": 0},
+        {"horizon": True}, {"horizon": 1.5}, {"late": "never"}, {"public": 1}, {"description": 5},
+        {"description": "x" * 2001}, {"extra": 1}, {"query": {"name": "nothing"}},
+        {"query": {"name": "prefix", "parameters": {"encode": "os:system"}}},
+        {"query": {"name": "histogram"}}, {"query": {"name": "histogram",
+                                                     "parameters": {"keys": [[]]}}}, {"query": 5},
+                                                     {"budget": 5},
+        {"budget": {"epsilon": 0, "delta": 0.1}}, {"budget": {"epsilon": "1", "delta": 0.1}},
+        {"budget": {}}, {"postprocess": "monotone"}, {"postprocess": ["tidy"]},
     ],
 )  # fmt: skip
 def test_wrong_declarations_are_refused(change: dict[str, Any]) -> None:
@@ -305,7 +354,9 @@ def test_what_is_stored_is_what_the_engine_states(tmp_path: Path, postprocess: l
     accept(store, batch(table, ["a"] * 100))
     store.close_ticks(live, 10, 0.0)
     plain = live.declaration.build(secret=secret, replay=True)
-    for release, wanted in zip(all_releases(store, "h"), plain.run([["a"] * 100, *[[]] * 9]), strict=True):
+    for release, wanted in zip(
+        all_releases(store, "h"), plain.run([["a"] * 100, *[[]] * 9]), strict=True
+    ):
         low, high = wanted.interval(0.95)
         assert release["values"] == wanted.values.tolist()
         assert release["std"] == wanted.stds.tolist()

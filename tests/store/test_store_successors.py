@@ -40,7 +40,8 @@ def total(store: Store) -> tuple[float, float]:
 
 
 def test_streams_one_after_the_other_keep_the_cap(tmp_path: Path) -> None:
-    """A cap of one stream holds for as many as follow each other, and for no second one over the same days."""
+    """A cap of one stream holds for as many as follow each other, and for no second one over the
+    same days."""
     store = Store(tmp_path / "a.db")
     set_cap(store.database, Cap(1.0, 1e-6))
     for number in range(3):
@@ -49,7 +50,9 @@ def test_streams_one_after_the_other_keep_the_cap(tmp_path: Path) -> None:
     with pytest.raises(BudgetExceeded):
         store.declare(declared("overlap", 5, budget={"epsilon": 0.1, "delta": 0}), 0.0)
     with pytest.raises(BudgetExceeded):
-        store.declare(declared("by-hand", tick="manual", start=None, budget={"epsilon": 0.1, "delta": 0}), 0.0)
+        store.declare(
+            declared("by-hand", tick="manual", start=None, budget={"epsilon": 0.1, "delta": 0}), 0.0
+        )
     store.close()
 
 
@@ -69,8 +72,11 @@ def test_the_end_says_what_comes_next(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("budget", "both"), [(EVENTS, (1.0, 1e-6)), (PERSONS, (1.4033, 2e-6))])
-def test_a_retired_stream_ends_at_its_last_tick(tmp_path: Path, budget: dict[str, Any], both: Any) -> None:
-    """Its successor begins with the tick that is open: events are in one of the two, persons may be in both."""
+def test_a_retired_stream_ends_at_its_last_tick(
+    tmp_path: Path, budget: dict[str, Any], both: Any
+) -> None:
+    """Its successor begins with the tick that is open: events are in one of the two, persons may be
+    in both."""
     store = Store(tmp_path / "a.db")
     live = store.declare(declared("one", budget=budget), 0.0)
     store.close_ticks(live, 3, 3.2 * DAY)
@@ -106,7 +112,8 @@ def test_noise_for_of_a_running_stream_cannot_change(tmp_path: Path) -> None:
     plain = declared("one", noise_for=["running"], columns={"time": "ts"})
     store.declare(plain, 0.0)
     with pytest.raises(
-        Conflict, match=r"noise_for of a running stream cannot change.*charged as a second one.*successor"
+        Conflict,
+        match=r"noise_for of a running stream cannot change.*charged as a second one.*successor",
     ):
         store.declare(other, 0.0)
     store.close()
@@ -114,6 +121,7 @@ def test_noise_for_of_a_running_stream_cannot_change(tmp_path: Path) -> None:
     files = str(tmp_path / "events.csv"), str(tmp_path / "out.csv")
     release_file(Job(files[0], plain, files[1], 2 * 86_400 * 10**6))
     with pytest.raises(
-        ParameterError, match=r"noise_for of a running stream cannot change.*successor.*`new_noise_stream`"
+        ParameterError,
+        match=r"noise_for of a running stream cannot change.*successor.*`new_noise_stream`",
     ):
         release_file(Job(files[0], other, files[1], 3 * 86_400 * 10**6))

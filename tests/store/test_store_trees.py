@@ -1,4 +1,5 @@
-"""Rollup and Quantiles in a durable store: restarts, replays and refusals, with the numbers of a plain stream."""
+"""Rollup and Quantiles in a durable store: restarts, replays and refusals, with the numbers of a
+plain stream."""
 
 from __future__ import annotations
 
@@ -16,9 +17,21 @@ from stored import close_and_read
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-9}
 TREES: dict[str, tuple[dict[str, Any], list[Any], Any]] = {
-    "rollup": ({"paths": [["a", "x"], ["a", "y"], ["b", "x"]]}, [["a", "x"], ["b", "x"], ["a", "x"]], ["b", "y"]),
-    "marginals": ({"columns": [["a", "b"], ["x", "y"]]}, [["a", "x"], ["b", "x"], ["a", "x"]], ["b", "z"]),
-    "distinct-users": ({"keys": ["a", "b"]}, [["ann", "a"], ["ann", "b"], ["bob", "a"]], ["ann", "c"]),
+    "rollup": (
+        {"paths": [["a", "x"], ["a", "y"], ["b", "x"]]},
+        [["a", "x"], ["b", "x"], ["a", "x"]],
+        ["b", "y"],
+    ),
+    "marginals": (
+        {"columns": [["a", "b"], ["x", "y"]]},
+        [["a", "x"], ["b", "x"], ["a", "x"]],
+        ["b", "z"],
+    ),
+    "distinct-users": (
+        {"keys": ["a", "b"]},
+        [["ann", "a"], ["ann", "b"], ["bob", "a"]],
+        ["ann", "c"],
+    ),
     "active-users": ({}, ["ann", "bob", "ann"], ""),
     "quantiles": ({"low": 0, "high": 8, "bins": 4}, [0, 7.5, 8], 9),
 }
@@ -28,7 +41,12 @@ TREES: dict[str, tuple[dict[str, Any], list[Any], Any]] = {
 def test_trees_survive_restarts_and_count_a_replay_once(name: str, tmp_path: Path) -> None:
     parameters, events, wrong = TREES[name]
     declaration = StreamDeclaration.from_dict(
-        {"name": "s", "query": {"name": name, "parameters": parameters}, "budget": BUDGET, "views": ["per-tick"]}
+        {
+            "name": "s",
+            "query": {"name": name, "parameters": parameters},
+            "budget": BUDGET,
+            "views": ["per-tick"],
+        }
     )
     secret = Secret.generate()
     store = Store(tmp_path / "a.db", None, tmp_path / "head")

@@ -1,4 +1,5 @@
-"""Readers of a store that is being written to: each read sees one moment, and nothing healthy is called tampering."""
+"""Readers of a store that is being written to: each read sees one moment, and nothing healthy is
+called tampering."""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ def opened(place: str, tmp_path: Path) -> Iterator[tuple[Store, LiveStream, Read
 
 @contextlib.contextmanager
 def after_every_statement(reading: Reading, work: Callable[[], Any]) -> Iterator[list[int]]:
-    """The writer commits between any two statements of the reader: the worst moments, every time."""
+    """The writer commits between any two statements of the reader: the worst moments, every
+    time."""
     times = [0]
 
     def commit(*_: object) -> None:
@@ -64,9 +66,15 @@ def test_all_statements_of_a_read_see_one_moment(opened: tuple[Store, LiveStream
     with reading.database.reading() as connection:
         before = connection.execute(select(func.count()).select_from(schema.ticks)).scalar_one()
         store.close_ticks(live, 1, 0.0)
-        assert connection.execute(select(func.count()).select_from(schema.releases)).scalar_one() == 3 * before
+        assert (
+            connection.execute(select(func.count()).select_from(schema.releases)).scalar_one()
+            == 3 * before
+        )
     with reading.database.reading() as connection:
-        assert connection.execute(select(func.count()).select_from(schema.ticks)).scalar_one() == before + 1
+        assert (
+            connection.execute(select(func.count()).select_from(schema.ticks)).scalar_one()
+            == before + 1
+        )
 
 
 def test_no_release_lacks_its_hash(opened: tuple[Store, LiveStream, Reading]) -> None:
@@ -75,13 +83,18 @@ def test_no_release_lacks_its_hash(opened: tuple[Store, LiveStream, Reading]) ->
         for _ in range(4):
             found = reading.read_releases(live, 0, 500)
             assert [release["tick"] for release in found] == list(range(1, len(found) + 1))
-            assert all(len(release["hash"]) == 64 and len(release["values"]) == 3 for release in found)
+            assert all(
+                len(release["hash"]) == 64 and len(release["values"]) == 3 for release in found
+            )
             assert all(release["hash"] for release in all_releases(reading, "h"))
     assert times[0] >= 20
 
 
-def test_a_store_that_changes_between_any_two_statements_verifies(opened: tuple[Store, LiveStream, Reading]) -> None:
-    """Also the head file, which the writer replaces after every commit, is read at the right moment."""
+def test_a_store_that_changes_between_any_two_statements_verifies(
+    opened: tuple[Store, LiveStream, Reading],
+) -> None:
+    """Also the head file, which the writer replaces after every commit, is read at the right
+    moment."""
     store, live, reading = opened
 
     def declare_and_close() -> None:
@@ -99,7 +112,8 @@ def test_a_store_that_changes_between_any_two_statements_verifies(opened: tuple[
 
 
 def test_a_live_store_verifies(opened: tuple[Store, LiveStream, Reading]) -> None:
-    """Many reads and verifications by three threads while a fourth closes ticks as fast as it can."""
+    """Many reads and verifications by three threads while a fourth closes ticks as fast as it
+    can."""
     store, live, reading = opened
     over = threading.Event()
     wrong: list[str] = []

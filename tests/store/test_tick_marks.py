@@ -26,7 +26,13 @@ START = 1767225600.0  # 2026-01-01
 
 
 def declared(**more: Any) -> StreamDeclaration:
-    table = {**DAYS, "query": "count", "budget": {"epsilon": 1.0, "delta": 1e-6}, "views": ["running"], **more}
+    table = {
+        **DAYS,
+        "query": "count",
+        "budget": {"epsilon": 1.0, "delta": 1e-6},
+        "views": ["running"],
+        **more,
+    }
     return StreamDeclaration.from_dict(table)
 
 
@@ -39,7 +45,8 @@ def send(store: Store, declaration: StreamDeclaration, events: list[Any], now: f
 def running(
     folder: Path, ticks: list[list[Any]], marks: list[TickMark], kills: bool = True, **more: Any
 ) -> list[list[float]]:
-    """The stored numbers of ticks with these events, under the one secret; with kill and load after every tick."""
+    """The stored numbers of ticks with these events, under the one secret; with kill and load after
+    every tick."""
     one, folder = declared(**more), folder / f"{len(list(folder.iterdir()))}"
     folder.mkdir()
     store = Store(folder / "a.db")
@@ -67,7 +74,8 @@ KEYS = {"query": {"name": "discovered-keys"}}
 
 @pytest.mark.parametrize("query", [{}, KEYS], ids=["count", "keys"])
 def test_missing_ticks_count_nothing(tmp_path: Path, query: dict[str, Any]) -> None:
-    """Days 2 and 3 dropped, day 5 counted on day 6: bit for bit the numbers of the events that are left."""
+    """Days 2 and 3 dropped, day 5 counted on day 6: bit for bit the numbers of the events that are
+    left."""
     many = (lambda number: ["oslo"] * (100 * number)) if query else (lambda number: [number])
     marks = [TickMark(2, 3, "", "drop"), TickMark(5, 5, "moved", "next")]
     with_gaps = running(tmp_path, [many(day) for day in range(1, 8)], marks, **query)
@@ -78,7 +86,8 @@ def test_missing_ticks_count_nothing(tmp_path: Path, query: dict[str, Any]) -> N
 def test_neighbours_stay_neighbours(tmp_path: Path) -> None:
     """One more event, on any day and under any of these gaps, changes one tick, by one, or none.
 
-    The numbers of one secret differ by the data alone. A count that both drops and moves, or moves twice, fails.
+    The numbers of one secret differ by the data alone. A count that both drops and moves, or moves
+    twice, fails.
     """
     for gaps in ([(2, "next"), (3, "next")], [(1, "next"), (3, "drop")]):
         marks = [TickMark(day, day, "", rule) for day, rule in gaps]
@@ -88,23 +97,32 @@ def test_neighbours_stay_neighbours(tmp_path: Path) -> None:
             more = np.subtract(running(tmp_path, events, marks, kills=False), without)[:, 0]
             steps = np.diff(more, prepend=0.0)
             assert np.count_nonzero(np.round(steps, 6)) <= 1, (gaps, day)
-            assert round(float(np.abs(steps).max()), 6) == ((day + 1, "drop") not in gaps), (gaps, day)
+            assert round(float(np.abs(steps).max()), 6) == ((day + 1, "drop") not in gaps), (
+                gaps,
+                day,
+            )
 
 
 def test_events_that_move_are_there_for_those_that_come_later(tmp_path: Path) -> None:
-    """An edge that moved cannot come a second time: who sends it is told so, also after a kill, and the tick closes."""
-    one = declared(query={"name": "edges", "parameters": {"vertices": 9, "stream": "insert"}}, views=[])
+    """An edge that moved cannot come a second time: who sends it is told so, also after a kill, and
+    the tick closes."""
+    one = declared(
+        query={"name": "edges", "parameters": {"vertices": 9, "stream": "insert"}}, views=[]
+    )
     store = Store(tmp_path / "a.db")
     store.declare(one, START, SECRET)
     mark_ticks(store, "flu", TickMark(1, 1, "", "next"))
     send(store, one, [[1, 2]], START)
     store.close_ticks(store.find("flu"), 1, START + DAY)
     for _ in range(2):
-        (refusal,) = store.accept([Batch("flu", [[1, 2]], read_request(one, [[1, 2]]))], START + DAY)
+        (refusal,) = store.accept(
+            [Batch("flu", [[1, 2]], read_request(one, [[1, 2]]))], START + DAY
+        )
         assert "second time" in str(refusal)
         store.close()
         store = Store(tmp_path / "a.db")
-    store.close_given(store.find("flu"), TickEvents(2, []), START, lambda _: None)  # a run without a tick
+    # a run without a tick
+    store.close_given(store.find("flu"), TickEvents(2, []), START, lambda _: None)
     send(store, one, [[3, 4]], START + DAY)
     live = store.find("flu")
     assert live.events == [[1, 2], [3, 4]]
@@ -117,7 +135,11 @@ def test_readers_see_notes_and_gaps(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     one = declared(views=["per-tick", "per-week"], public=True)
     store = Store(tmp_path / "a.db")
     live = store.declare(one, START, SECRET)
-    mark_ticks(store, "flu", NewMark(first="2026-01-02", last="2026-01-03", missing="drop").on(one.schedule))
+    mark_ticks(
+        store,
+        "flu",
+        NewMark(first="2026-01-02", last="2026-01-03", missing="drop").on(one.schedule),
+    )
     store.close_ticks(live, 9, START)
     mark_ticks(store, "flu", NewMark(first=5, text="reporting system down").on(one.schedule))
     with pytest.raises(EvercountError, match="tick 9 of 'flu' is closed"):
@@ -130,14 +152,22 @@ def test_readers_see_notes_and_gaps(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     ):
         with pytest.raises(EvercountError, match=why):
             mark_ticks(store, "flu", bad)
-    assert mark_ticks(store, "flu", TickMark(5, 5, "reporting system down")) in live.marks  # a retry adds nothing
+    # a retry adds nothing
+    assert mark_ticks(store, "flu", TickMark(5, 5, "reporting system down")) in live.marks
     assert len(live.marks) == 2
-    monkeypatch.setattr("evercount.declarations.view_names.MOST_NOTES", 2)  # each is looked at for every row
+    # each is looked at for every row
+    monkeypatch.setattr("evercount.declarations.view_names.MOST_NOTES", 2)
     with pytest.raises(EvercountError, match="at most 2 notes"):
         mark_ticks(store, "flu", TickMark(6, 6, "one more"))
     shown = store.read_releases(live)
     assert [len(tick["values"]) for tick in shown] == [1, 0, 0, 1, 1, 1, 1, 1, 1]
-    assert [tick.get("note") for tick in shown[1:6]] == ["missing", "missing", None, "reporting system down", None]
+    assert [tick.get("note") for tick in shown[1:6]] == [
+        "missing",
+        "missing",
+        None,
+        "reporting system down",
+        None,
+    ]
     store.close()
     reading = Reading.open(tmp_path / "a.db")
     stored, tables = reading.tables_of("flu")
@@ -145,7 +175,11 @@ def test_readers_see_notes_and_gaps(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     write_tables("csv", file, tables, stored.declaration.schedule, {})
     reading.close()
     lines = file.getvalue().decode().splitlines()
-    assert (len(lines), lines[0].split(",")[-1], lines[3].split(",")[-1]) == (8, "note", "reporting system down")
+    assert (len(lines), lines[0].split(",")[-1], lines[3].split(",")[-1]) == (
+        8,
+        "note",
+        "reporting system down",
+    )
 
 
 def test_events_of_persons_do_not_move(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""Events of users that were read elsewhere: the cap of the whole stream, whatever batches they came in."""
+"""Events of users that were read elsewhere: the cap of the whole stream, whatever batches they came
+in."""
 
 from __future__ import annotations
 
@@ -58,16 +59,24 @@ Event = tuple[int, str, int, int, int]
 
 
 def random_events(number: int, seed: int = 3) -> list[Event]:
-    """Few users, few times and few orders: many users are beyond the cap, and many events stand at one place."""
+    """Few users, few times and few orders: many users are beyond the cap, and many events stand at
+    one place."""
     draw = np.random.default_rng(seed).integers
     return [
-        (int(draw(1, TICKS + 1)), f"u{draw(0, 12)}", int(draw(0, 3)), int(draw(0, 3)), int(draw(0, CELLS)))
+        (
+            int(draw(1, TICKS + 1)),
+            f"u{draw(0, 12)}",
+            int(draw(0, 3)),
+            int(draw(0, 3)),
+            int(draw(0, CELLS)),
+        )
         for _ in range(number)
     ]
 
 
 def by_hand(events: list[Event], caps: dict[str, Any] = CAPS[0]) -> Any:
-    """The rule in plain Python: of the user's events, those at or before its (time, order) have room in the tick."""
+    """The rule in plain Python: of the user's events, those at or before its (time, order) have
+    room in the tick."""
     rows = np.zeros((TICKS, CELLS), np.int64)
     length = caps.get("period", TICKS)
     length = TICKS if length == "1d" else length  # 22:00 to 04:00 of the stream's first day
@@ -101,12 +110,17 @@ def released(store: Store) -> list[list[float]]:
 
 
 def expected(rows: Any, declaration: StreamDeclaration = DECLARATION) -> list[list[float]]:
-    return declaration.build(secret=SECRET, replay=True).run_totals(np.asarray(rows), capped=True).rows.tolist()
+    return (
+        declaration.build(secret=SECRET, replay=True)
+        .run_totals(np.asarray(rows), capped=True)
+        .rows.tolist()
+    )
 
 
 @pytest.mark.parametrize("caps", soak_but(CAPS[1:4], CAPS), ids=repr)
 def test_the_cap_is_that_of_plain_python(tmp_path: Path, caps: dict[str, Any]) -> None:
-    """Batches in any order and of any size, ticks closed one by one or together, with restarts between."""
+    """Batches in any order and of any size, ticks closed one by one or together, with restarts
+    between."""
     seed, declaration = CAPS.index(caps), declared(caps)
     events = random_events(120, seed)
     generator = np.random.default_rng(seed)
@@ -125,17 +139,22 @@ def test_the_cap_is_that_of_plain_python(tmp_path: Path, caps: dict[str, Any]) -
         closed = last
     found = released(store)
     with store.database.reading() as connection:
-        kept = {user for block in _read_all(connection, 1, store.sealer) for user in block.user.tolist()}
+        kept = {
+            user for block in _read_all(connection, 1, store.sealer) for user in block.user.tolist()
+        }
     store.close()
     rows = by_hand(events, caps)
     assert rows.sum() < len(events)
     assert found == expected(rows, declaration)
     last = {event[1] for event in events if event[0] > 4}  # of the period that is open
-    assert len(kept) == {1: 0, 4: len(last)}.get(caps.get("period", 0), len({event[1] for event in events}))
+    assert len(kept) == {1: 0, 4: len(last)}.get(
+        caps.get("period", 0), len({event[1] for event in events})
+    )
 
 
 def test_the_service_and_batches_share_the_caps_of_a_user(tmp_path: Path) -> None:
-    """Rows of single users become a block when batches are closed, and rows again when the service asks for them."""
+    """Rows of single users become a block when batches are closed, and rows again when the service
+    asks for them."""
     store = Store(tmp_path / "store.db", bytes(range(32)))
     live = store.declare(DECLARATION, START, SECRET)
     rows = np.zeros((6, CELLS), np.int64)
@@ -145,7 +164,9 @@ def test_the_service_and_batches_share_the_caps_of_a_user(tmp_path: Path) -> Non
             (answer,) = store.accept([read_batch(DECLARATION, body)], START)
             assert isinstance(answer, Accepted)
         else:
-            assert store.accept_totals("capped", batch(tick // 2 - 1, [(tick, "ann", 5, 5, 0), (tick, "bob", 5, 5, 1)]))
+            assert store.accept_totals(
+                "capped", batch(tick // 2 - 1, [(tick, "ann", 5, 5, 0), (tick, "bob", 5, 5, 1)])
+            )
         store.close_ticks(live, 1, 0.0)
         rows[tick - 1, :2] = counted
     assert released(store) == expected(rows)
@@ -153,12 +174,17 @@ def test_the_service_and_batches_share_the_caps_of_a_user(tmp_path: Path) -> Non
 
 
 def test_events_of_later_ticks_wait_and_have_the_same_caps(tmp_path: Path) -> None:
-    """While the past is loaded, one request brings five events of ann for three ticks: three of them count."""
+    """While the past is loaded, one request brings five events of ann for three ticks: three of
+    them count."""
     store = Store(tmp_path / "store.db")
     live = store.declare(DECLARATION, START + 3 * 3600, SECRET, waits_for=HISTORY)
     minutes = (10, 70, 70, 130, 130)
-    body = json.dumps([{"key": 0, "user": "ann", "time": START + 60 * minute} for minute in minutes])
-    assert store.accept([read_batch(DECLARATION, body.encode())], START + 3 * 3600) == [Accepted(5, 4)]
+    body = json.dumps(
+        [{"key": 0, "user": "ann", "time": START + 60 * minute} for minute in minutes]
+    )
+    assert store.accept([read_batch(DECLARATION, body.encode())], START + 3 * 3600) == [
+        Accepted(5, 4)
+    ]
     store.open_history("capped")
     for _ in range(3):
         store.close_ticks(live, 1, 0.0)
@@ -171,7 +197,9 @@ def test_many_ticks_leave_few_blocks(tmp_path: Path) -> None:
     live = store.declare(DECLARATION, START, SECRET)
     for tick in range(1, 31):
         names = ["always", *(f"{tick}-{number}" for number in range(4))]
-        assert store.accept_totals("capped", batch(tick - 1, [(tick, name, 0, 0, 0) for name in names]))
+        assert store.accept_totals(
+            "capped", batch(tick - 1, [(tick, name, 0, 0, 0) for name in names])
+        )
         store.close_ticks(live, 1, 0.0)
     with store.database.reading() as connection:
         blocks = _read_all(connection, 1, store.sealer)
@@ -186,14 +214,17 @@ def test_many_ticks_leave_few_blocks(tmp_path: Path) -> None:
 
 def test_hashes_that_begin_alike_are_told_apart() -> None:
     begin = bytes(8)
-    hashes = np.asarray([begin + bytes([number] * 24) for number in (9, 3, 200, 3, 5)] + [b"z" * 32], "S32")
+    hashes = np.asarray(
+        [begin + bytes([number] * 24) for number in (9, 3, 200, 3, 5)] + [b"z" * 32], "S32"
+    )
     block = Block(None, np.unique(hashes), np.zeros((5, 4), np.int64))
     assert block.find(hashes).tolist() == [2, 0, 3, 0, 1, 4]
     assert block.find(np.asarray([begin + b"x" * 24, b"y" * 32], "S32")).tolist() == [-1, -1]
 
 
 def test_a_user_changes_at_most_the_cap() -> None:
-    """Lemma 1 on the rule itself: without one user, at most MOST events of the others' ticks and cells differ."""
+    """Lemma 1 on the rule itself: without one user, at most MOST events of the others' ticks and
+    cells differ."""
     events = random_events(150)
     whole = by_hand(events)
     for user in Counter(event[1] for event in events):

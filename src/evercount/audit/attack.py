@@ -1,8 +1,10 @@
-"""A mechanism as a black box: many runs on either side of two neighbours, and an attack that tells the sides apart.
+"""A mechanism as a black box: many runs on either side of two neighbours, and an attack that tells
+the sides apart.
 
-Half of the runs train the attack (which statistic, which threshold), the other half judge it. The statistics are the
-likelihood ratio of the claimed noise, the likelihood ratio of noise with the covariance that the training runs show, a
-product event for Laplace noise, and the lowest set bits of the published numbers.
+Half of the runs train the attack (which statistic, which threshold), the other half judge it. The
+statistics are the likelihood ratio of the claimed noise, the likelihood ratio of noise with the
+covariance that the training runs show, a product event for Laplace noise, and the lowest set bits
+of the published numbers.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ THRESHOLDS = 33  # quantiles of the training runs that are tried as thresholds
 
 Statistic = Callable[[FloatArray], FloatArray]
 Statistics = dict[str, Statistic]
-Side = tuple[int, float, float]  # how many runs of a side an event has, and bounds of its probability
+# how many runs of a side an event has, and bounds of its probability
+Side = tuple[int, float, float]
 
 
 @dataclass(frozen=True)
@@ -57,9 +60,10 @@ class AttackReport:
 
     def summary(self) -> str:
         line = (
-            f"{self.program}: claimed {self.measure} {self.claimed:.4g}, attacked {self.attacked:.4g} "
-            f"[{self.low:.4g}, {self.high:.4g}] of {self.possible:.4g} possible, proved {self.proved:.4g}; "
-            f"epsilon at least {self.epsilon:.4g} ({self.runs} runs a side, {self.statistic})"
+            f"{self.program}: claimed {self.measure} {self.claimed:.4g}, attacked "
+            f"{self.attacked:.4g} [{self.low:.4g}, {self.high:.4g}] of {self.possible:.4g} "
+            f"possible, proved {self.proved:.4g}; epsilon at least {self.epsilon:.4g} ({self.runs} "
+            f"runs a side, {self.statistic})"
         )
         return line if self.holds else f"{line}\n  THE PROMISE IS BROKEN: {self.reason}"
 
@@ -79,9 +83,10 @@ def attack(
 ) -> AttackReport:
     """Attack one pair of neighbours with `runs` runs on either side, each with a secret of its own.
 
-    **Guarantee.** If the promise is true, `proved` and `epsilon` exceed it with probability at most 1 − confidence,
-    whatever the noise is: thresholds are chosen on other runs than those that judge them. Proof: `attack.proof.md`.
-    Test: tests/audit/test_mechanism.py::test_bounds_cover_at_their_confidence.
+    **Guarantee.** If the promise is true, `proved` and `epsilon` exceed it with probability at most
+    1 − confidence, whatever the noise is: thresholds are chosen on other runs than those that judge
+    them. Proof: `attack.proof.md`. Test:
+    tests/audit/test_mechanism.py::test_bounds_cover_at_their_confidence.
     """
     check_runs(runs)
     check_probability("confidence", confidence)
@@ -99,7 +104,10 @@ def attack(
     for side, number in product((0, 1), range(runs)):
         published = program.run(pair[side], root.derive(f"side {side} run {number}"))
         if published.ticks != first.ticks:
-            raise ParameterError("which ticks the program publishes depends on its secret: that choice is not audited")
+            raise ParameterError(
+                "which ticks the program publishes depends on its secret: that choice is not "
+                "audited"
+            )
         sides[side][number] = published.values.ravel()
         progress(side * runs + number + 1)
     repeated, expected = _repeats(sides[0], claim, first.ticks, len(first.labels))
@@ -107,20 +115,28 @@ def attack(
     found = _judge(candidates, sides, claim, confidence)
     reason = ""
     if repeated > 3 + 10 * expected:
-        reason = f"{repeated} pairs of runs have the same noise, expected {expected:.2g}: not all of the secret is used"
+        reason = (
+            f"{repeated} pairs of runs have the same noise, expected {expected:.2g}: not all of "
+            "the secret is used"
+        )
     elif found["proved"] > claim.limit:
         reason = f"the attack proves {found['proved']:.4g}"
     elif found["low"] > claim.limit:
-        reason = f"the attack reaches {found['attacked']:.4g}, with confidence at least {found['low']:.4g}"
+        reason = (
+            f"the attack reaches {found['attacked']:.4g}, with confidence at least "
+            f"{found['low']:.4g}"
+        )
     elif found["epsilon"] > claim.budget.epsilon:
         reason = f"the attack proves epsilon {found['epsilon']:.4g} at the promised delta"
     return AttackReport(
-        program.name, measure, claim.limit, possible, runs=runs, confidence=confidence, repeated=repeated,
-        reason=reason, judged=runs - runs // 2, **found,
+        program.name, measure, claim.limit, possible, runs=runs, confidence=confidence,
+        repeated=repeated, reason=reason, judged=runs - runs // 2, **found,
     )  # fmt: skip
 
 
-def _statistics(sides: list[FloatArray], difference: FloatArray, claim: Claim, ticks: Any, labels: int) -> Statistics:
+def _statistics(
+    sides: list[FloatArray], difference: FloatArray, claim: Claim, ticks: Any, labels: int
+) -> Statistics:
     """Candidates, from the training half of the runs and public numbers."""
     rows = claim.left[np.asarray(ticks) - 1]
     statistics: Statistics = {}
@@ -138,14 +154,18 @@ def _statistics(sides: list[FloatArray], difference: FloatArray, claim: Claim, t
             signs = _dual_signs(rows, difference.reshape(len(ticks), labels)).ravel()
             middle = sides[1][: len(sides[1]) // 2].mean(axis=0)
             used = signs != 0
-            statistics["product event"] = lambda y: ((y - middle)[:, used] * signs[used]).min(axis=1)
+            statistics["product event"] = lambda y: ((y - middle)[:, used] * signs[used]).min(
+                axis=1
+            )
     statistics["low bits"] = lambda y: lowest_bits(y).min(axis=1)
     return statistics
 
 
 def _dual_signs(rows: FloatArray, difference: FloatArray) -> FloatArray:
-    """For each release, the direction in which it speaks for the first side: the dual of the least-cost program."""
-    # Where several releases say the same, the one with the fewest nodes is taken: it has the least noise.
+    """For each release, the direction in which it speaks for the first side: the dual of the
+    least-cost program."""
+    # Where several releases say the same, the one with the fewest nodes is taken: it has the least
+    # noise.
     from scipy.optimize import linprog
 
     signs = np.zeros_like(difference)
@@ -155,7 +175,9 @@ def _dual_signs(rows: FloatArray, difference: FloatArray) -> FloatArray:
     for number, column in enumerate(difference.T):
         if np.any(column):
             gain = np.concatenate([column, -column])
-            solution = linprog(fewest * np.abs(gain).max() - gain, A_ub=np.vstack([both, -both]), b_ub=limit)
+            solution = linprog(
+                fewest * np.abs(gain).max() - gain, A_ub=np.vstack([both, -both]), b_ub=limit
+            )
             if solution.success and solution.x is not None:
                 weights = solution.x[: len(column)] - solution.x[len(column) :]
                 signs[:, number] = np.where(np.abs(weights) > 1e-9, np.sign(weights), 0)
@@ -174,17 +196,24 @@ def lowest_bits(values: FloatArray) -> FloatArray:
     return np.where(integer == 0, 1024.0, np.log2(lowest.astype(np.float64)) + exponent - 53)
 
 
-def _judge(candidates: Statistics, sides: list[FloatArray], claim: Claim, confidence: float) -> dict[str, Any]:
+def _judge(
+    candidates: Statistics, sides: list[FloatArray], claim: Claim, confidence: float
+) -> dict[str, Any]:
     """The best candidate of the training half, judged on the other half."""
     half = len(sides[0]) // 2
     tried = []
     for name, statistic in candidates.items():
         train = [statistic(side[:half]) for side in sides]
-        thresholds = np.unique(np.quantile(np.concatenate(train), np.linspace(0.01, 0.99, THRESHOLDS)))
+        thresholds = np.unique(
+            np.quantile(np.concatenate(train), np.linspace(0.01, 0.99, THRESHOLDS))
+        )
         for threshold, sign in product(thresholds, (1, -1)):
             events = [sign * t >= sign * threshold for t in train]
             # with few runs no bound is positive: then the event that differs most between the sides
-            score = _bounds(events, claim, confidence)[0], abs(float(events[0].mean() - events[1].mean()))
+            score = (
+                _bounds(events, claim, confidence)[0],
+                abs(float(events[0].mean() - events[1].mean())),
+            )
             tried.append((score, name, float(threshold), sign))
     _, name, threshold, sign = max(tried, key=itemgetter(0))
     every = [sign * candidates[name](side) >= sign * threshold for side in sides]
@@ -196,14 +225,18 @@ def _judge(candidates: Statistics, sides: list[FloatArray], claim: Claim, confid
     if claim.pure:
         attacked, low, high = _log_ratio(events, confidence)
     elif model in candidates:
-        judged = half if model == "learnt covariance" else 0  # the claimed direction needs no training
-        attacked, low, high = _normal_model([candidates[model](side[judged:]) for side in sides], confidence)
+        # the claimed direction needs no training
+        judged = half if model == "learnt covariance" else 0
+        attacked, low, high = _normal_model(
+            [candidates[model](side[judged:]) for side in sides], confidence
+        )
     found = {"attacked": attacked, "low": low, "high": high, "proved": proved, "epsilon": epsilon}
     return {"statistic": name, "hits": hits, **found}
 
 
 def _likely_side(train: list[BoolArray], judge: list[BoolArray]) -> tuple[int, int]:
-    """Hits of the judging runs: of the event or its complement, the likely side first, as the training runs say."""
+    """Hits of the judging runs: of the event or its complement, the likely side first, as the
+    training runs say."""
     shares = [float(event.mean()) for event in train]
     # the rarer of the event and its complement has the larger ratio of probabilities
     rare = sum(shares) <= 1
@@ -233,11 +266,14 @@ def _orders(events: list[BoolArray], confidence: float) -> Iterator[tuple[Side, 
     shared, runs = 1 - (1 - confidence) / 4, len(events[0])
     hits = [int(event.sum()) for event in events]
     for counts in (hits, [runs - number for number in hits]):
-        yield from permutations((number, *clopper_pearson(number, runs, shared)) for number in counts)
+        yield from permutations(
+            (number, *clopper_pearson(number, runs, shared)) for number in counts
+        )
 
 
 def _bounds(events: list[BoolArray], claim: Claim, confidence: float) -> tuple[float, float]:
-    """(lower bound in the claim's measure, lower bound of ε at the promised δ) from one event on both sides."""
+    """(lower bound in the claim's measure, lower bound of ε at the promised δ) from one event on
+    both sides."""
     from scipy.special import ndtri
 
     delta, epsilon, mu = claim.budget.delta, 0.0, 0.0
@@ -249,7 +285,8 @@ def _bounds(events: list[BoolArray], claim: Claim, confidence: float) -> tuple[f
 
 
 def _log_ratio(events: list[BoolArray], confidence: float) -> tuple[float, float, float]:
-    """(estimate, low, high) of the largest log-ratio of the event, its complement and both orders of the sides."""
+    """(estimate, low, high) of the largest log-ratio of the event, its complement and both orders
+    of the sides."""
     ratios = (
         (math.log(a / b), math.log(low / above) if low else 0.0, math.log(high / below))
         for (a, low, high), (b, below, above) in _orders(events, confidence)
@@ -277,11 +314,14 @@ def normal_error(mu: float, runs: int) -> float:
     return math.sqrt(2 / runs + mu**2 / (4 * runs))
 
 
-def _repeats(side: FloatArray, claim: Claim, ticks: tuple[int, ...], labels: int) -> tuple[int, float]:
+def _repeats(
+    side: FloatArray, claim: Claim, ticks: tuple[int, ...], labels: int
+) -> tuple[int, float]:
     """(pairs of runs that publish the same numbers, about how many a correct program has)."""
-    # Two independent draws of lattice vectors with covariance C in lattice units are equal with probability about
-    # 1/√det(4πC). The lattice is read off the numbers: the least distance of two of them. Laplace noise that is narrow
-    # against the lattice repeats itself more often, at most as often as one number of its narrowest node does.
+    # Two independent draws of lattice vectors with covariance C in lattice units are equal with
+    # probability about 1/√det(4πC). The lattice is read off the numbers: the least distance of two
+    # of them. Laplace noise that is narrow against the lattice repeats itself more often, at most
+    # as often as one number of its narrowest node does.
     counts = np.unique(side, axis=0, return_counts=True)[1]
     repeated = int((counts * (counts - 1) // 2).sum())
     rows = claim.left[np.asarray(ticks) - 1]
@@ -290,7 +330,8 @@ def _repeats(side: FloatArray, claim: Claim, ticks: tuple[int, ...], labels: int
     lattice = float(apart[apart > 0].min(initial=np.inf))
     sign, logarithm = np.linalg.slogdet(4 * math.pi * (scale / lattice) ** 2 * rows @ rows.T)
     if sign <= 0:
-        return repeated, float(repeated)  # no density to compare with: one number determines another
+        # no density to compare with: one number determines another
+        return repeated, float(repeated)
     chance = math.exp(min(0.0, -labels * logarithm / 2))
     if claim.cost is not None:
         rate = claim.cost * lattice / float(np.abs(rows[rows != 0]).min())

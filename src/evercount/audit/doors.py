@@ -1,13 +1,16 @@
-"""The interfaces of evercount as programs under audit, by name, and one replay of any of them with all neighbours.
+"""The interfaces of evercount as programs under audit, by name, and one replay of any of them with
+all neighbours.
 
-A `Stream` of the library shows its noisy sums before anything is computed from them. `evercount release` reads a CSV of
-events and writes the published CSV; `release_batch` of Spark takes a DataFrame and writes Parquet; the service has a
-module of its own. Other people's programs are found by their import path.
+A `Stream` of the library shows its noisy sums before anything is computed from them.
+`evercount release` reads a CSV of events and writes the published CSV; `release_batch` of Spark
+takes a DataFrame and writes Parquet; the service has a module of its own. Other people's programs
+are found by their import path.
 
-Secrets are handed over in memory. That of `release` is also in its state file, as every stream's is; that lies in a
-temporary folder, which is removed with everything in it when the run ends. The Spark session is started once, on two
-threads of this machine, and reused; its noise follows from the operator's secret in the environment and the public name
-of the run, which the audit's secret chooses: so two runs with one secret have the same noise.
+Secrets are handed over in memory. That of `release` is also in its state file, as every stream's
+is; that lies in a temporary folder, which is removed with everything in it when the run ends. The
+Spark session is started once, on two threads of this machine, and reused; its noise follows from
+the operator's secret in the environment and the public name of the run, which the audit's secret
+chooses: so two runs with one secret have the same noise.
 """
 
 from __future__ import annotations
@@ -49,13 +52,14 @@ from evercount.queries.sensitivities import protected_l1, rows_of
 
 
 def parts_of(query: Query, pure: bool) -> FloatArray | None:
-    """The matrix that turns published numbers into parts with the noise of one cell each; None for cells themselves.
+    """The matrix that turns published numbers into parts with the noise of one cell each; None for
+    cells themselves.
 
-    Consistent trees and tables publish more numbers than they have independent ones, and a replay prices a difference
-    by the covariance of the noise.
+    Consistent trees and tables publish more numbers than they have independent ones, and a replay
+    prices a difference by the covariance of the noise.
 
-    **Guarantee.** With A the map from noisy sums to outputs and A = U·S·Vᵀ, published·V·S⁻¹ = sums·U: orthonormal
-    combinations of cells, which hold all that is published. Test:
+    **Guarantee.** With A the map from noisy sums to outputs and A = U·S·Vᵀ, published·V·S⁻¹ =
+    sums·U: orthonormal combinations of cells, which hold all that is published. Test:
     tests/audit/test_replay_doors.py::test_parts_hold_all_that_is_published.
     """
     if query.discovery is not None:
@@ -69,7 +73,10 @@ def parts_of(query: Query, pure: bool) -> FloatArray | None:
     if linear and outputs.shape == cells.shape and np.allclose(outputs, cells):
         return None
     if pure or not linear:
-        why = "publishes numbers that are not linear maps of its noisy sums: audit it with --interface library"
+        why = (
+            "publishes numbers that are not linear maps of its noisy sums: audit it with "
+            "--interface library"
+        )
         raise ParameterError(f"{query!r} {why}")
     _, size, right = np.linalg.svd(outputs)
     kept = size > 1e-9 * size.max()
@@ -82,16 +89,21 @@ def published_table(
     """(labels, numbers) with independent noise in every column; 0 where a tick lacks a label."""
     # Where keys are discovered, `other` follows from the other numbers and is left out.
     if query.discovery is not None:
-        releases = [{label: number for label, number in row.items() if label != OTHER} for row in releases]
+        releases = [
+            {label: number for label, number in row.items() if label != OTHER} for row in releases
+        ]
     labels = tuple(dict.fromkeys(label for row in releases for label in row))
-    values = np.asarray([[row.get(label, 0.0) for label in labels] for row in releases]).reshape(-1, len(labels))
+    values = np.asarray([[row.get(label, 0.0) for label in labels] for row in releases]).reshape(
+        -1, len(labels)
+    )
     if parts is None:
         return labels, values
     return tuple(f"part {number}" for number in range(parts.shape[1])), values @ parts
 
 
 class DoorProgram:
-    """What the programs of all doors share: a query, a budget, ticks after which they stop and go on, and the claim."""
+    """What the programs of all doors share: a query, a budget, ticks after which they stop and go
+    on, and the claim."""
 
     door: ClassVar[str]
     universe: Universe
@@ -106,7 +118,12 @@ class DoorProgram:
         *,
         restarts: tuple[int, ...] = (),
     ) -> None:
-        self.query, self.budget, self.horizon, self.factorization = query, budget, horizon, factorization
+        self.query, self.budget, self.horizon, self.factorization = (
+            query,
+            budget,
+            horizon,
+            factorization,
+        )
         self.restarts = restarts
         self.name = f"{self.door}: {query.name}"
         self.names_users = budget.unit == "user" and query.people is None
@@ -120,8 +137,9 @@ class DoorProgram:
 class LibraryProgram(DoorProgram):
     """The library door: `Stream.step`, tick by tick."""
 
-    # Two streams with one secret reveal how their data differ: what an audit measures, on synthetic data. They are no
-    # replays, so that snapshots are audited too; each is closed before the next is opened.
+    # Two streams with one secret reveal how their data differ: what an audit measures, on synthetic
+    # data. They are no replays, so that snapshots are audited too; each is closed before the next
+    # is opened.
 
     door = "library"
 
@@ -139,8 +157,11 @@ class LibraryProgram(DoorProgram):
         for tick, events in enumerate(data, 1):
             if self.names_users:
                 listed = [event for _, event in events]
-                read = self.universe.tick(listed)  # the sum of a count's events forgets whose they are
-                release = stream.step(read if isinstance(read, list) else listed, tick, users=[u for u, _ in events])
+                # the sum of a count's events forgets whose they are
+                read = self.universe.tick(listed)
+                release = stream.step(
+                    read if isinstance(read, list) else listed, tick, users=[u for u, _ in events]
+                )
             else:
                 release = stream.step(self.universe.tick(events), tick)
             # the error of a ratio is computed from the published numbers and differs with them
@@ -158,7 +179,8 @@ class LibraryProgram(DoorProgram):
 
 
 def _tap(stream: Stream, rows: list[FloatArray]) -> None:
-    """Keep a copy of every noisy row: a stream shows them to `Query.decode_run` before post-processing."""
+    """Keep a copy of every noisy row: a stream shows them to `Query.decode_run` before
+    post-processing."""
     query, tapped = stream.query, copy.copy(stream.query)
 
     def keep(first_tick: int, noisy: FloatArray) -> Any:
@@ -170,7 +192,8 @@ def _tap(stream: Stream, rows: list[FloatArray]) -> None:
 
 
 def stream_claim(stream: Stream, ticks: int) -> Claim:
-    """The claim of a stream about its first ticks: L, and σ or the cost of a unit of Laplace noise."""
+    """The claim of a stream about its first ticks: L, and σ or the cost of a unit of Laplace
+    noise."""
     query, budget, factorization = stream.query, stream.budget, stream.factorization
     if factorization.horizon is not None and ticks > factorization.horizon:
         raise ParameterError(f"{ticks} ticks are more than the horizon of {factorization.horizon}")
@@ -179,12 +202,18 @@ def stream_claim(stream: Stream, ticks: int) -> Claim:
         return Claim(budget, left, sigma=stream.sigma)
     l1 = protected_l1(query, budget, stream.horizon)
     if isinstance(factorization, DigitTree):
-        return Claim(budget, left, cost=node_rate(budget.epsilon, l1, query.grid, factorization.levels) / query.grid)
+        return Claim(
+            budget,
+            left,
+            cost=node_rate(budget.epsilon, l1, query.grid, factorization.levels) / query.grid,
+        )
     if isinstance(
         factorization, HybridTree | Bridge | EndlessBridge | Terrace
     ):  # L is in units of each node's share of ε
         return Claim(budget, left, cost=budget.epsilon / l1)
-    raise ParameterError(f"the audit does not know how {factorization.name!r} shares ε among its nodes")
+    raise ParameterError(
+        f"the audit does not know how {factorization.name!r} shares ε among its nodes"
+    )
 
 
 START = "2026-01-01T00:00:00Z"
@@ -200,16 +229,23 @@ class FilesProgram(DoorProgram):
         super().__init__(*declared, **rest)
         self.parts, rows = parts_of(self.query, self.budget.pure), self.query.rows
         if rows is None:
-            raise ParameterError(f"--interface {self.door} takes queries whose events are rows, not {self.query!r}")
+            raise ParameterError(
+                f"--interface {self.door} takes queries whose events are rows, not {self.query!r}"
+            )
         self.universe, columns = universe_of_rows(self.query), rows.columns
         self.levels = tuple(f"level {place + 1}" for place in range(rows.levels))
         users = self.budget.unit == "user"
         key, value = (name if name in columns else None for name in ("key", "value"))
-        user, order = "user" if users or "user" in columns else None, "order" if users and self.unordered else None
+        user, order = (
+            "user" if users or "user" in columns else None,
+            "order" if users and self.unordered else None,
+        )
         self.declaration = StreamDeclaration(
-            "audited", self.query, self.budget, "1h", START, horizon=self.horizon, factorization=self.factorization,
-            columns=Columns("time", key, value, user, order=order, levels=self.levels),
-            noise_for=(RUNNING,),  # the claim is about running sums; other views are differences of them
+            "audited", self.query, self.budget, "1h", START, horizon=self.horizon,
+            factorization=self.factorization, columns=Columns("time", key, value, user, order=order,
+                                                              levels=self.levels),
+            # the claim is about running sums; other views are differences of them
+            noise_for=(RUNNING,),
         )  # fmt: skip
 
     def run(self, data: Data, secret: Secret) -> Published:
@@ -217,13 +253,26 @@ class FilesProgram(DoorProgram):
             events, out = Path(folder, "events.csv"), Path(folder, "out.csv")
             told = []
             for ticks in sorted({*self.restarts, len(data)}):
-                with events.open("w", encoding="utf-8", newline="") as file:  # it grows from run to run
+                # it grows from run to run
+                with events.open("w", encoding="utf-8", newline="") as file:
                     rows = self._rows(data[:ticks])
-                    csv.writer(file).writerows([("time", "key", "value", "user", *self.levels), *rows])
+                    csv.writer(file).writerows(
+                        [("time", "key", "value", "user", *self.levels), *rows]
+                    )
                 now = self.declaration.schedule.start_of(ticks + 1)
-                outcome = release_file(Job(str(events), self.declaration, str(out), now, secret=secret))
+                outcome = release_file(
+                    Job(str(events), self.declaration, str(out), now, secret=secret)
+                )
                 run = outcome.run
-                told.append((run.first, outcome.last, outcome.published.guarantee, run.composed, outcome.next_end))
+                told.append(
+                    (
+                        run.first,
+                        outcome.last,
+                        outcome.published.guarantee,
+                        run.composed,
+                        outcome.next_end,
+                    )
+                )
             with out.open(encoding="utf-8", newline="") as file:
                 return published_rows(self.query, self.parts, list(csv.DictReader(file)), told)
 
@@ -248,7 +297,9 @@ class FilesProgram(DoorProgram):
         return "", event, user
 
 
-def published_rows(query: Query, parts: FloatArray | None, rows: list[dict[str, Any]], told: list[Any]) -> Published:
+def published_rows(
+    query: Query, parts: FloatArray | None, rows: list[dict[str, Any]], told: list[Any]
+) -> Published:
     """The numbers of a table of releases, and everything in it that is not a noisy number."""
     by_tick: dict[int, dict[str, float]] = {}
     for row in rows:
@@ -256,15 +307,28 @@ def published_rows(query: Query, parts: FloatArray | None, rows: list[dict[str, 
     labels, values = published_table(query, parts, list(by_tick.values()))
     facts = [(row["tick"], row["start"], row["cell"], row["std"]) for row in rows]
     # intervals of discovered keys are not symmetric, and follow from the numbers
-    halves = [] if query.publishing.kept else [round(float(row["high"]) - float(row["low"]), 6) for row in rows]
+    halves = (
+        []
+        if query.publishing.kept
+        else [round(float(row["high"]) - float(row["low"]), 6) for row in rows]
+    )
     return Published(tuple(by_tick), labels, values, (tuple(facts), tuple(halves), tuple(told)))
 
 
 def open_door(
-    door: str, query: Query, budget: Budget, horizon: int | None, factorization: str | None, restarts: tuple[int, ...]
+    door: str,
+    query: Query,
+    budget: Budget,
+    horizon: int | None,
+    factorization: str | None,
+    restarts: tuple[int, ...],
 ) -> Audited:
     check_name("interface", door, ("library", "files", "service", "spark"))
-    doors: dict[str, Callable[..., Audited]] = {"library": LibraryProgram, "files": FilesProgram, "spark": SparkProgram}
+    doors: dict[str, Callable[..., Audited]] = {
+        "library": LibraryProgram,
+        "files": FilesProgram,
+        "spark": SparkProgram,
+    }
     if door == "service":
         from evercount.audit.service_door import ServiceProgram
 
@@ -284,17 +348,26 @@ def find_program(path: str) -> Audited:
         raise ParameterError(f"no program can be imported as {path!r}: {error}") from error
     finally:
         sys.path.pop(0)
-    candidate: Audited = target() if isinstance(target, type) or not hasattr(target, "run") else target
-    missing = [part for part in ("name", "claim", "run", "universe") if not hasattr(candidate, part)]
+    candidate: Audited = (
+        target() if isinstance(target, type) or not hasattr(target, "run") else target
+    )
+    missing = [
+        part for part in ("name", "claim", "run", "universe") if not hasattr(candidate, part)
+    ]
     if missing:
         raise ParameterError(f"{path!r} is not an audit.Program: it lacks {', '.join(missing)}")
     return candidate
 
 
 def run_replay(
-    program: Audited, ticks: int, secret: Secret, examples: int, progress: Callable[[str, int], None] = unwatched
+    program: Audited,
+    ticks: int,
+    secret: Secret,
+    examples: int,
+    progress: Callable[[str, int], None] = unwatched,
 ) -> ReplayReport:
-    """Replay the worst neighbours of the program's query, where it has one, and `examples` random ones."""
+    """Replay the worst neighbours of the program's query, where it has one, and `examples` random
+    ones."""
     budget = program.claim(ticks).budget
     query = getattr(program, "query", None)
     pairs = worst_pairs(program, query, ticks) if isinstance(query, Query) else []
@@ -305,7 +378,9 @@ def run_replay(
         return first  # random neighbours would need users' names in events that already have them
     progress("random neighbours", 0)
     second = search(program, neighbours(program.universe, budget, ticks), secret, examples)
-    worse = max(first, second, key=lambda report: -1.0 if report.worst is None else report.worst.spent)
+    worse = max(
+        first, second, key=lambda report: -1.0 if report.worst is None else report.worst.spent
+    )
     return replace(worse, pairs=first.pairs + second.pairs, refused=first.refused + second.refused)
 
 
@@ -315,7 +390,8 @@ SCHEMA = "time string, key string, value double, user string, order bigint"
 class SparkProgram(FilesProgram):
     """The Spark door: queries whose rows have a listed key or a value, in a batch of all ticks."""
 
-    # A batch is not stopped halfway, so `restarts` changes nothing. Cells are cut into two shards where there are two.
+    # A batch is not stopped halfway, so `restarts` changes nothing. Cells are cut into two shards
+    # where there are two.
 
     door = "spark"
     unordered = True
@@ -323,7 +399,9 @@ class SparkProgram(FilesProgram):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         if self.levels or self.query.people is not None or self.query.discovery is not None:
-            raise ParameterError(f"--interface spark takes listed keys and values in one column, not {self.query!r}")
+            raise ParameterError(
+                f"--interface spark takes listed keys and values in one column, not {self.query!r}"
+            )
         _session()
 
     def run_name(self, secret: Secret) -> str:
@@ -343,7 +421,9 @@ class SparkProgram(FilesProgram):
         until = self.declaration.schedule.start_of(len(data) + 1)
         with tempfile.TemporaryDirectory(prefix="evercount-audit-") as folder:
             out = str(Path(folder, "out"))
-            outcome = release_batch(events, self.declaration, out, until=until, shards=2, run=self.run_name(secret))
+            outcome = release_batch(
+                events, self.declaration, out, until=until, shards=2, run=self.run_name(secret)
+            )
             rows = parquet.read_table(out).to_pylist()
         labels = list(self.query.labels)
         rows.sort(key=lambda row: (row["tick"], labels.index(row["cell"])))
@@ -353,12 +433,14 @@ class SparkProgram(FilesProgram):
 
 @cache
 def _session() -> Any:
-    """The session of all audits of this process. Its secret is fresh unless the environment names one."""
+    """The session of all audits of this process. Its secret is fresh unless the environment names
+    one."""
     from evercount.spark import open_session
     from evercount.spark.session import FILE_VARIABLE, VARIABLE
 
     if not (os.environ.get(FILE_VARIABLE) or os.environ.get(VARIABLE)):
-        os.environ[VARIABLE] = Secret.generate().hex()  # before the JVM starts: its Python workers inherit it
+        # before the JVM starts: its Python workers inherit it
+        os.environ[VARIABLE] = Secret.generate().hex()
     session = open_session("local[2]", "evercount audit").newSession()  # settings of its own
     session.conf.set("spark.sql.shuffle.partitions", "2")  # the tables are tiny
     return session

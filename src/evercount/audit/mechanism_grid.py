@@ -1,4 +1,5 @@
-"""A query under every factorization × noise × adjacency that a stream offers: a table of attacks, and its chart."""
+"""A query under every factorization × noise × adjacency that a stream offers: a table of attacks,
+and its chart."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ class Case:
 
     @property
     def offered(self) -> bool:
-        """Whether a stream takes this combination: pure noise needs an l1 sensitivity, for instance."""
+        """Whether a stream takes this combination: pure noise needs an l1 sensitivity, for
+        instance."""
         try:
             self.program()
         except EvercountError:
@@ -47,7 +49,11 @@ class Case:
 
     def program(self) -> LibraryProgram:
         budget = replace(PURE_BUDGET if self.pure else GAUSSIAN, adjacency=self.adjacency)
-        horizon = None if self.factorization == "unbounded" or self.factorization in PURE_ENDLESS else TICKS
+        horizon = (
+            None
+            if self.factorization == "unbounded" or self.factorization in PURE_ENDLESS
+            else TICKS
+        )
         program = LibraryProgram(self.query, budget, horizon, self.factorization)
         program.name = self.label
         program.open(Secret.generate())
@@ -55,7 +61,8 @@ class Case:
 
 
 def all_cases(query: Query) -> Iterator[Case]:
-    """Every combination that a stream offers; a query that takes no factorization by name has its own."""
+    """Every combination that a stream offers; a query that takes no factorization by name has its
+    own."""
     for adjacency in get_args(Adjacency):
         for pure, names in ((False, FACTORIZATIONS), (True, (*PURE, TERRACE, *PURE_ENDLESS))):
             named = [Case(query, name, adjacency, pure) for name in names]
@@ -72,7 +79,8 @@ def hardest_pair(program: Audited, query: Query, ticks: int, secret: Secret) -> 
 
 
 def run_case(case: Case, runs: int, secret: Secret, confidence: float = 1 - 1e-4) -> AttackReport:
-    """Attack one case on its hardest pair. Every case has secrets of its own, so that attacks are independent."""
+    """Attack one case on its hardest pair. Every case has secrets of its own, so that attacks are
+    independent."""
     program = case.program()
     secret = secret.derive(f"case {case.label} {case.pure}")
     pair = hardest_pair(program, case.query, TICKS, secret)
@@ -83,11 +91,16 @@ def summarise(reports: Sequence[AttackReport]) -> str:
     broken = [report.program for report in reports if not report.holds]
     worst = max(reports, key=lambda report: report.attacked / report.claimed)
     highest = max(reports, key=lambda report: report.proved / report.claimed)
-    verdict = f"{len(broken)} broken promises ({', '.join(broken[:5])})" if broken else "no promise broken"
+    verdict = (
+        f"{len(broken)} broken promises ({', '.join(broken[:5])})"
+        if broken
+        else "no promise broken"
+    )
     chance = sum(1 - report.confidence for report in reports)
     return (
-        f"{len(reports)} attacks, {reports[0].runs} runs a side: {verdict}; {chance:.2g} false alarms are expected at "
-        f"most. Largest attacked over claimed {worst.attacked / worst.claimed:.2f}, at confidence at least "
+        f"{len(reports)} attacks, {reports[0].runs} runs a side: {verdict}; {chance:.2g} false "
+        "alarms are expected at most. Largest attacked over claimed "
+        f"{worst.attacked / worst.claimed:.2f}, at confidence at least "
         f"{worst.low / worst.claimed:.2f} ({worst.program}); largest proved over claimed "
         f"{highest.proved / highest.claimed:.2f} ({highest.program})."
     )
@@ -98,7 +111,8 @@ def chart(
     target: str | Path,
     row_of: Callable[[AttackReport], str] = lambda report: report.program,
 ) -> None:
-    """Attacked over claimed, with confidence intervals where a row has one report, next to what is possible."""
+    """Attacked over claimed, with confidence intervals where a row has one report, next to what is
+    possible."""
     names = list(dict.fromkeys(map(row_of, reports)))
     alone = len(names) == len(reports)
     axes: Any = new_axes(9.0, max(3.0, 0.16 * len(names) + 1.5))
@@ -106,8 +120,20 @@ def chart(
         row, claimed = names.index(row_of(report)), report.claimed
         colour = "C0" if report.holds else "C3"
         if alone:
-            axes.plot([report.low / claimed, report.high / claimed], [row, row], color=colour, linewidth=1.2)
-        axes.plot([report.attacked / claimed], [row], "o", color=colour, markersize=3, alpha=1.0 if alone else 0.4)
+            axes.plot(
+                [report.low / claimed, report.high / claimed],
+                [row, row],
+                color=colour,
+                linewidth=1.2,
+            )
+        axes.plot(
+            [report.attacked / claimed],
+            [row],
+            "o",
+            color=colour,
+            markersize=3,
+            alpha=1.0 if alone else 0.4,
+        )
         axes.plot([report.possible / claimed], [row], "|", color="black", markersize=7)
     axes.axvline(1.0, color="black", linestyle="--", linewidth=1)
     axes.set_yticks(range(len(names)), names, fontsize=6)

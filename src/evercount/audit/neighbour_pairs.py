@@ -1,4 +1,5 @@
-"""Neighbouring data for replays: the worst pairs that the sensitivity search finds, and random ones by hypothesis."""
+"""Neighbouring data for replays: the worst pairs that the sensitivity search finds, and random ones
+by hypothesis."""
 
 from __future__ import annotations
 
@@ -26,8 +27,8 @@ class Audited(Program, Protocol):
 
 
 def worst_pairs(program: Audited, query: Query, ticks: int, searched: int = SEARCHED) -> list[Pair]:
-    """The pairs that the sensitivity search finds worst, for R of the program's noise and for Σ(P² + N²), as data of
-    its budget's unit."""
+    """The pairs that the sensitivity search finds worst, for R of the program's noise and for
+    Σ(P² + N²), as data of its budget's unit."""
     claim, events = program.claim(ticks), program.universe
     budget = claim.budget
     if query.people is not None and budget.unit == "user":
@@ -52,8 +53,9 @@ def worst_pairs(program: Audited, query: Query, ticks: int, searched: int = SEAR
 
 def named_user_pairs(events: Universe, budget: Budget, ticks: int) -> list[Pair]:
     """Pairs that differ in all events of one user, for queries whose events name their users."""
-    # The user comes under every key: in one tick, in every tick, and one key after the other. For replaced users
-    # somebody else, whom no other event names, comes in their place under the keys in the opposite order.
+    # The user comes under every key: in one tick, in every tick, and one key after the other. For
+    # replaced users somebody else, whom no other event names, comes in their place under the keys
+    # in the opposite order.
     first = user_of(events.events[0])
     own = tuple(event for event in events.events if user_of(event) == first)
     rest = tuple(event for event in events.events if user_of(event) != first)
@@ -65,7 +67,9 @@ def named_user_pairs(events: Universe, budget: Budget, ticks: int) -> list[Pair]
     pairs = []
     for shape, others in product(shapes, ((), rest)):
         came = [_rename(events[::-1]) if budget.adjacency == "replace" else () for events in shape]
-        pairs.append((tuple((*others, *tick) for tick in shape), tuple((*others, *tick) for tick in came)))
+        pairs.append(
+            (tuple((*others, *tick) for tick in shape), tuple((*others, *tick) for tick in came))
+        )
     return pairs
 
 
@@ -78,18 +82,24 @@ def _rename(events: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def as_events(tick: Any) -> tuple[Any, ...]:
-    """The single events of a tick of the sensitivity search; a number n stands for n events of value 1."""
+    """The single events of a tick of the sensitivity search; a number n stands for n events of
+    value 1."""
     return (1,) * tick if isinstance(tick, int) else tuple(tick)
 
 
 def as_user(one: Data, other: Data, budget: Budget, spread: bool = False) -> Pair:
-    """The pair with a user in place of the changed event, with twice the allowed number of events."""
-    # They come in the tick of the changed event, or in turn in it and all later ones (`spread`). The program must drop
-    # the excess. Everybody else is a user with one event.
+    """The pair with a user in place of the changed event, with twice the allowed number of
+    events."""
+    # They come in the tick of the changed event, or in turn in it and all later ones (`spread`).
+    # The program must drop the excess. Everybody else is a user with one event.
     first = next(tick for tick, (a, b) in enumerate(zip(one, other, strict=True)) if a != b)
     gone, came = _difference(one[first], other[first]), _difference(other[first], one[first])
     common = (*one[:first], _difference(one[first], gone), *one[first + 1 :])
-    last = len(one) if budget.period_ticks is None else (first // budget.period_ticks + 1) * budget.period_ticks
+    last = (
+        len(one)
+        if budget.period_ticks is None
+        else (first // budget.period_ticks + 1) * budget.period_ticks
+    )
     ticks = range(first, min(last, len(one)) if spread else first + 1)
     places = list(islice(cycle(ticks), 2 * bounded("events", budget, len(one))))
 
@@ -113,15 +123,18 @@ def _difference(longer: tuple[Any, ...], shorter: tuple[Any, ...]) -> tuple[Any,
 
 
 def neighbours(events: Universe, budget: Budget, ticks: int) -> Any:
-    """A hypothesis strategy of neighbouring data over this universe, for the budget's adjacency and unit."""
+    """A hypothesis strategy of neighbouring data over this universe, for the budget's adjacency and
+    unit."""
     from hypothesis import strategies as st
 
     number = st.integers(0, ticks - 1)
-    most = 1 if budget.unit == "event" else bounded("events", budget, ticks) + 3  # of a user, more than the cap allows
+    # of a user, more than the cap allows
+    most = 1 if budget.unit == "event" else bounded("events", budget, ticks) + 3
 
     @st.composite
     def pairs(draw: Any) -> Pair:
-        # the changed events first and the others around them: then hypothesis can drop the others one by one
+        # the changed events first and the others around them: then hypothesis can drop the others
+        # one by one
         event = st.sampled_from(events.events)
         changed = draw(st.lists(event, min_size=1, max_size=most, unique=events.distinct))
         instead = [draw(st.sampled_from(_alternatives(item, events, budget))) for item in changed]
@@ -141,11 +154,18 @@ def neighbours(events: Universe, budget: Budget, ticks: int) -> Any:
 
         def ticks_of(steps: list[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
             for tick in range(ticks):
-                items = [(place, item) for place in order if places[place] == tick for item in steps[place]]
+                items = [
+                    (place, item)
+                    for place in order
+                    if places[place] == tick
+                    for item in steps[place]
+                ]
                 if budget.unit == "event":
                     yield tuple(item for _, item in items)
                 else:
-                    yield tuple((CHANGED if own[place] else f"user {place}", item) for place, item in items)
+                    yield tuple(
+                        (CHANGED if own[place] else f"user {place}", item) for place, item in items
+                    )
 
         return tuple(ticks_of(sides[0])), tuple(ticks_of(sides[1]))
 
@@ -153,7 +173,8 @@ def neighbours(events: Universe, budget: Budget, ticks: int) -> Any:
 
 
 def _alternatives(event: Any, events: Universe, budget: Budget) -> list[tuple[Any, ...]]:
-    """What may stand in place of an event. A user's replaced events stay events: the cap counts them."""
+    """What may stand in place of an event. A user's replaced events stay events: the cap counts
+    them."""
     steps = events.alternatives(event, budget.adjacency)
     if budget.adjacency == "replace" and budget.unit == "user":
         steps = [step for step in steps if len(step) == 1 and step[0] in events.events]

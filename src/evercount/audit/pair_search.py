@@ -1,8 +1,10 @@
-"""Tries pairs of neighbouring streams of a query: every pair over a small universe of events, or a random search.
+"""Tries pairs of neighbouring streams of a query: every pair over a small universe of events, or a
+random search.
 
-For each pair it looks at the change of the increments, one step in each tick, in four ways: ‖R(X−X′)‖² for each
-factorization, Σ(P²+N²), Σ|change|, and the largest squared difference of the values of a tick. It keeps the worst pair
-of each. Claims are not its business: `sensitivity.py` compares.
+For each pair it looks at the change of the increments, one step in each tick, in four ways:
+‖R(X−X′)‖² for each factorization, Σ(P²+N²), Σ|change|, and the largest squared difference of the
+values of a tick. It keeps the worst pair of each. Claims are not its business: `sensitivity.py`
+compares.
 """
 
 from __future__ import annotations
@@ -30,12 +32,14 @@ Progress = Callable[[int, int], None]
 MOST_PLACEMENTS = 500
 BATCH = 1024
 SQUARES, ABSOLUTE, VALUES = -3, -2, -1
-"""Places in `PairSearch.largest` and `worst` after those of the factorizations: Σ(P²+N²), Σ|change|, values."""
+"""Places in `PairSearch.largest` and `worst` after those of the factorizations: Σ(P²+N²),
+Σ|change|, values."""
 
 
 @dataclass(eq=False)
 class PairSearch:
-    """The streams tried so far and the worst pair of each judge: one for each factorization, then the three above."""
+    """The streams tried so far and the worst pair of each judge: one for each factorization, then
+    the three above."""
 
     query: Query
     world: Universe
@@ -49,9 +53,12 @@ class PairSearch:
     def __post_init__(self) -> None:
         self.placements = self._choose_placements()
         chosen = np.array(self.placements)
-        # ‖R A d‖² = ⟨AᵀRᵀRA, ddᵀ⟩, A the placement of steps in ticks: one flat row for each placement
+        # ‖R A d‖² = ⟨AᵀRᵀRA, ddᵀ⟩, A the placement of steps in ticks: one flat row for each
+        # placement
         rows, columns = chosen[:, :, None], chosen[:, None, :]
-        self.grams = [(R.T @ R)[rows, columns].reshape(len(chosen), -1) for R in self.named.values()]
+        self.grams = [
+            (R.T @ R)[rows, columns].reshape(len(chosen), -1) for R in self.named.values()
+        ]
         self.scale = [float((R**2).sum(axis=0).max()) for R in self.named.values()]
         self.largest = [0.0] * (len(self.named) + 3)
         self.worst: list[Pair | None] = [None] * (len(self.named) + 3)
@@ -67,7 +74,10 @@ class PairSearch:
         if self.all_placements:
             return list(combinations_with_replacement(range(self.ticks), self.length))
         spread = np.linspace(0, self.ticks - 1, self.length).astype(int)
-        drawn = [tuple(sorted(self.draw.choices(range(self.ticks), k=self.length))) for _ in range(MOST_PLACEMENTS)]
+        drawn = [
+            tuple(sorted(self.draw.choices(range(self.ticks), k=self.length)))
+            for _ in range(MOST_PLACEMENTS)
+        ]
         return [tuple(int(tick) for tick in spread), *drawn]
 
     def enumerate(self, budget: int, progress: Progress | None = None) -> bool:
@@ -75,7 +85,9 @@ class PairSearch:
         if len(self.world.events) ** self.length > 1000 * budget:
             return False  # even if most streams are refused
         others = {event: self._others(event) for event in self.world.events}
-        known: dict[Steps, IntArray | None] = {(): np.zeros((self.length, self.query.cells), np.int64)}
+        known: dict[Steps, IntArray | None] = {
+            (): np.zeros((self.length, self.query.cells), np.int64)
+        }
         total = 0
         for stream, legal in self._legal_streams():
             known[stream] = legal
@@ -91,7 +103,9 @@ class PairSearch:
                     if progress is not None and (done % BATCH == 0 or done == total):
                         progress(done, total)
                     neighbour = _edit(stream, places, chosen)
-                    self.pairs += self._offer(stream, neighbour, rows, self._rows_of(neighbour, known))
+                    self.pairs += self._offer(
+                        stream, neighbour, rows, self._rows_of(neighbour, known)
+                    )
         if self.adjacency == "replace" and self.changed == 1:
             self._try_replaced_ticks(list(known))
         self._settle()
@@ -99,13 +113,15 @@ class PairSearch:
 
     def _others(self, event: Any) -> list[Step]:
         """The steps that are tried in place of an event."""
-        # The judges are symmetric: where one event changes, it is replaced by later ones only, and each pair comes
-        # once.
+        # The judges are symmetric: where one event changes, it is replaced by later ones only, and
+        # each pair comes once.
         steps = self.world.alternatives(event, self.adjacency)
         if self.changed > 1:
             return steps
         order = {event: number for number, event in enumerate(self.world.events)}
-        return [step for step in steps if step in self.world.absent or order[step[0]] > order[event]]
+        return [
+            step for step in steps if step in self.world.absent or order[step[0]] > order[event]
+        ]
 
     def _rows_of(self, stream: Steps, known: dict[Steps, IntArray | None]) -> IntArray | None:
         """The increments of a neighbour of a known stream; what is encoded is remembered."""
@@ -130,7 +146,8 @@ class PairSearch:
                 self.pairs += self._offer(one, other, self._encode(one), self._encode(other))
 
     def _legal_streams(self) -> Iterator[tuple[Steps, IntArray]]:
-        """Legal streams without absent steps: of all lengths if ticks may be quiet, else of full length only."""
+        """Legal streams without absent steps: of all lengths if ticks may be quiet, else of full
+        length only."""
         stack: list[Steps] = [()]
         while stack:
             stream = stack.pop()
@@ -172,7 +189,8 @@ class PairSearch:
                     break
 
     def _random_pair(self) -> tuple[Steps, Steps]:
-        """A random stream without updates that are refused, and a random neighbour (which may be refused)."""
+        """A random stream without updates that are refused, and a random neighbour (which may be
+        refused)."""
         part = self.draw.sample(self.world.events, self.draw.randint(1, len(self.world.events)))
         size = self.draw.randint(1, self.length) if self.world.merge else self.length
         stream: list[Step] = []
@@ -188,18 +206,23 @@ class PairSearch:
                 break
         stream = stream or [(self.world.events[0],)]
         places = sorted(self.draw.sample(range(len(stream)), min(self.changed, len(stream))))
-        return tuple(stream), _edit(stream, places, [self._random_other(stream[place]) for place in places])
+        return tuple(stream), _edit(
+            stream, places, [self._random_other(stream[place]) for place in places]
+        )
 
     def _random_other(self, step: Step) -> Step:
         return self.draw.choice(self.world.alternatives(step[0], self.adjacency) or [step])
 
     def _mutate(self, one: Steps, other: Steps) -> tuple[Steps, Steps]:
-        """The same pair with one to three steps changed, added, taken out or moved, in both streams alike."""
+        """The same pair with one to three steps changed, added, taken out or moved, in both streams
+        alike."""
         steps = list(zip(one, other, strict=True))
         for _ in range(self.draw.randint(1, 3)):
             fresh = self.draw.choice(self.world.events)
             place = self.draw.randrange(len(steps))
-            kind = self.draw.choice(["change", "add", "drop", "move"] if self.world.merge else ["change", "move"])
+            kind = self.draw.choice(
+                ["change", "add", "drop", "move"] if self.world.merge else ["change", "move"]
+            )
             if steps[place][0] != steps[place][1] and kind in ("change", "drop"):
                 steps[place] = (steps[place][0], self._random_other(steps[place][0]))
             elif kind == "change":
@@ -212,7 +235,9 @@ class PairSearch:
                 steps.insert(self.draw.randrange(len(steps)), steps.pop(place))
         return tuple(pair[0] for pair in steps), tuple(pair[1] for pair in steps)
 
-    def _offer(self, one: Steps, other: Steps, rows: IntArray | None, changed: IntArray | None) -> bool:
+    def _offer(
+        self, one: Steps, other: Steps, rows: IntArray | None, changed: IntArray | None
+    ) -> bool:
         """Whether both streams are legal; the pair then waits to be judged."""
         if rows is None or changed is None:
             return False
@@ -222,8 +247,8 @@ class PairSearch:
         return True
 
     def _settle(self) -> float:
-        """Judge the waiting pairs; gives the largest value among them, in units of c², summed over all judges; −1 if no
-        pair waits."""
+        """Judge the waiting pairs; gives the largest value among them, in units of c², summed over
+        all judges; −1 if no pair waits."""
         if not self.waiting:
             return -1.0
         change = np.stack([entry[2] for entry in self.waiting]).astype(np.float64) * self.query.grid
@@ -245,10 +270,15 @@ class PairSearch:
         best = int(values.argmax())
         if values[best] > self.largest[number]:
             one, other, _ = self.waiting[best]
-            placement = range(self.length) if placements is None else self.placements[placements[best]]
+            placement = (
+                range(self.length) if placements is None else self.placements[placements[best]]
+            )
             ticks = self.length if placements is None else self.ticks
             self.largest[number] = float(values[best])
-            self.worst[number] = (self._ticks(one, placement, ticks), self._ticks(other, placement, ticks))
+            self.worst[number] = (
+                self._ticks(one, placement, ticks),
+                self._ticks(other, placement, ticks),
+            )
 
     def _ticks(self, stream: Steps, placement: Sequence[int], ticks: int) -> tuple[Any, ...]:
         contents: list[list[Any]] = [[] for _ in range(ticks)]

@@ -1,11 +1,13 @@
-"""Replay: a program run twice with one secret on neighbouring data, and what the difference of its releases spends.
+"""Replay: a program run twice with one secret on neighbouring data, and what the difference of its
+releases spends.
 
-Noise is a function of (secret, declaration, tick, cell). So it cancels in the difference of two runs, and what is left
-is exactly what the program reveals about the change: D = y(x) − y(x′). `Claim.spent` turns D into μ or ε.
+Noise is a function of (secret, declaration, tick, cell). So it cancels in the difference of two
+runs, and what is left is exactly what the program reveals about the change: D = y(x) − y(x′).
+`Claim.spent` turns D into μ or ε.
 
-A `Program` is the adapter to whatever publishes noisy sums. It says how to run the program on given events with a given
-secret, what the program promises, and what its noise looks like according to its own public documents. The audit trusts
-the first, and tests the rest.
+A `Program` is the adapter to whatever publishes noisy sums. It says how to run the program on given
+events with a given secret, what the program promises, and what its noise looks like according to
+its own public documents. The audit trusts the first, and tests the rest.
 """
 
 from __future__ import annotations
@@ -21,10 +23,12 @@ from evercount.errors import InputError, ParameterError
 from evercount.noise import Secret
 from evercount.privacy import Budget
 
-Data = tuple[tuple[Any, ...], ...]  # ticks of events. Where users are protected, an event is a pair (user, event).
+# ticks of events. Where users are protected, an event is a pair (user, event).
+Data = tuple[tuple[Any, ...], ...]
 
 RANGE_TOLERANCE = 1e-7
-"""Relative: a difference of releases farther than this from the range of L cannot be hidden by any noise."""
+"""Relative: a difference of releases farther than this from the range of L cannot be hidden by any
+noise."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +41,9 @@ class Published:
     def __post_init__(self) -> None:
         if self.values.shape != (len(self.ticks), len(self.labels)):
             there = f"there are {len(self.ticks)} rows and {len(self.labels)} labels"
-            raise ParameterError(f"published values have the shape {self.values.shape}, but {there}")
+            raise ParameterError(
+                f"published values have the shape {self.values.shape}, but {there}"
+            )
 
     def same_structure(self, other: Published) -> bool:
         """Whether the two differ in nothing but the noisy numbers."""
@@ -48,8 +54,9 @@ class Published:
 class Claim:
     """What a program promises, in public numbers.
 
-    Noise of tick t is row t of `left` times independent numbers: normals of std `sigma`, or, for pure privacy, Laplace
-    numbers of which a change by one unit costs `cost` of ε. `limit` is the promised μ (Gaussian) or ε (pure).
+    Noise of tick t is row t of `left` times independent numbers: normals of std `sigma`, or, for
+    pure privacy, Laplace numbers of which a change by one unit costs `cost` of ε. `limit` is the
+    promised μ (Gaussian) or ε (pure).
 
     >>> import numpy as np
     >>> claim = Claim(Budget(1.0, 1e-6), np.eye(2), sigma=5.0)
@@ -64,9 +71,13 @@ class Claim:
 
     def __post_init__(self) -> None:
         if (self.sigma is None) == (self.cost is None):
-            raise ParameterError("a claim has either sigma (Gaussian noise) or cost (Laplace noise), not both")
+            raise ParameterError(
+                "a claim has either sigma (Gaussian noise) or cost (Laplace noise), not both"
+            )
         if self.budget.pure != (self.sigma is None):
-            raise ParameterError("a budget with delta=0 goes with Laplace noise, any other with Gaussian noise")
+            raise ParameterError(
+                "a budget with delta=0 goes with Laplace noise, any other with Gaussian noise"
+            )
 
     @property
     def pure(self) -> bool:
@@ -78,19 +89,25 @@ class Claim:
         return self.budget.epsilon if self.pure else self.budget.mu
 
     def spent(self, ticks: tuple[int, ...], difference: FloatArray) -> float:
-        """What releases spend whose noisy numbers differ by `difference` (rows × labels) under the same noise.
+        """What releases spend whose noisy numbers differ by `difference` (rows × labels) under the
+        same noise.
 
-        Gaussian noise: μ = √(Dᵀ(LLᵀ)⁻¹D)/σ, added up over labels as squares. Laplace noise: min Σ cost·|u| over
-        L·u = D, added up over labels. Infinite where no noise can explain the difference.
+        Gaussian noise: μ = √(Dᵀ(LLᵀ)⁻¹D)/σ, added up over labels as squares. Laplace noise: min Σ
+        cost·|u| over L·u = D, added up over labels. Infinite where no noise can explain the
+        difference.
 
-        **Guarantee.** For Gaussian noise the two laws of the joint release are exactly μ-Gaussian-DP apart; for Laplace
-        noise no log-ratio of their probabilities exceeds the result (on a lattice: where the cheapest shift is a
-        lattice vector). Proof: `replay.proof.md`. Test:
-        tests/audit/test_replay.py::test_spent_is_what_dense_formulas_say.
+        **Guarantee.** For Gaussian noise the two laws of the joint release are exactly
+        μ-Gaussian-DP apart; for Laplace noise no log-ratio of their probabilities exceeds the
+        result (on a lattice: where the cheapest shift is a lattice vector). Proof:
+        `replay.proof.md`. Test: tests/audit/test_replay.py::test_spent_is_what_dense_formulas_say.
         """
         rows = self.left[np.asarray(ticks, dtype=np.int64) - 1]
         price = self._least_cost if self.pure else self._least_norm
-        parts = [price(rows, column) for column in np.asarray(difference, dtype=np.float64).T if np.any(column)]
+        parts = [
+            price(rows, column)
+            for column in np.asarray(difference, dtype=np.float64).T
+            if np.any(column)
+        ]
         return float(np.sum(parts) if self.pure else np.linalg.norm(parts))
 
     def _least_norm(self, rows: FloatArray, column: FloatArray) -> float:
@@ -102,12 +119,17 @@ class Claim:
         return float(np.linalg.norm(shift)) / self.sigma
 
     def _least_cost(self, rows: FloatArray, column: FloatArray) -> float:
-        """The cheapest shift of the Laplace numbers that makes the difference, by linear programming."""
+        """The cheapest shift of the Laplace numbers that makes the difference, by linear
+        programming."""
         from scipy.optimize import linprog
 
         assert self.cost is not None
-        solution = linprog(np.full(2 * rows.shape[1], self.cost), A_eq=np.hstack([rows, -rows]), b_eq=column)
-        return float(solution.fun) if solution.success and solution.fun is not None else float("inf")
+        solution = linprog(
+            np.full(2 * rows.shape[1], self.cost), A_eq=np.hstack([rows, -rows]), b_eq=column
+        )
+        return (
+            float(solution.fun) if solution.success and solution.fun is not None else float("inf")
+        )
 
 
 class Program(Protocol):
@@ -134,7 +156,8 @@ def unwatched(*done: Any) -> None:
 
 @dataclass(frozen=True)
 class Finding:
-    """What one pair of neighbours spends next to the promise, both as μ (Gaussian) or as ε (pure)."""
+    """What one pair of neighbours spends next to the promise, both as μ (Gaussian) or as ε
+    (pure)."""
 
     # `reason` says why where it is not the size of the difference.
 
@@ -171,12 +194,24 @@ class ReplayReport:
         tried = {"pairs": self.pairs, "refused": self.refused}
         if (worst := self.worst) is None:
             return {**found, "spent": None, "claimed": None, "reason": "", "pair": None, **tried}
-        spent, pair = worst.spent if np.isfinite(worst.spent) else None, [repr(data) for data in worst.pair]
-        return {**found, "spent": spent, "claimed": worst.limit, "reason": worst.reason, "pair": pair, **tried}
+        spent, pair = (
+            worst.spent if np.isfinite(worst.spent) else None,
+            [repr(data) for data in worst.pair],
+        )
+        return {
+            **found,
+            "spent": spent,
+            "claimed": worst.limit,
+            "reason": worst.reason,
+            "pair": pair,
+            **tried,
+        }
 
     def summary(self) -> str:
         if self.worst is None:
-            return f"{self.program}: no pair of neighbours was accepted ({self.refused} were refused)"
+            return (
+                f"{self.program}: no pair of neighbours was accepted ({self.refused} were refused)"
+            )
         worst = self.worst
         line = (
             f"{self.program}: spent {self.measure} {worst.spent:.6g}, claimed {worst.limit:.6g} "
@@ -185,34 +220,48 @@ class ReplayReport:
         if self.holds:
             return f"{line}\n  the promise holds for all of them"
         why = f": {worst.reason}" if worst.reason else ""
-        return f"{line}\n  THE PROMISE IS BROKEN{why}\n  data     : {worst.pair[0]}\n  neighbour: {worst.pair[1]}"
+        return (
+            f"{line}\n"
+            f"  THE PROMISE IS BROKEN{why}\n"
+            f"  data     : {worst.pair[0]}\n"
+            f"  neighbour: {worst.pair[1]}"
+        )
 
 
 def compare(program: Program, pair: Pair, secret: Secret) -> Finding:
     one, other = (program.run(data, secret) for data in pair)
     claim = program.claim(max(map(len, pair)))
     if not one.same_structure(other):
-        return Finding(float("inf"), claim.limit, pair, "the releases differ in more than noisy numbers")
+        return Finding(
+            float("inf"), claim.limit, pair, "the releases differ in more than noisy numbers"
+        )
     spent = claim.spent(one.ticks, one.values - other.values)
-    reason = "" if np.isfinite(spent) else "noise of the claimed covariance cannot hide the difference"
+    reason = (
+        "" if np.isfinite(spent) else "noise of the claimed covariance cannot hide the difference"
+    )
     return Finding(spent, claim.limit, pair, reason)
 
 
 def check_repeats(program: Program, data: Data, secret: Secret) -> Finding | None:
-    """A finding if the program publishes something else when it runs again with the same secret on the same data."""
+    """A finding if the program publishes something else when it runs again with the same secret on
+    the same data."""
     one, other = (program.run(data, secret) for _ in range(2))
     if one.same_structure(other) and np.array_equal(one.values, other.values):
         return None
-    reason = "two runs with one secret on the same data differ: noise is not a function of the secret"
+    reason = (
+        "two runs with one secret on the same data differ: noise is not a function of the secret"
+    )
     return Finding(float("inf"), program.claim(len(data)).limit, (data, data), reason)
 
 
-def replay(program: Program, pairs: Iterable[Pair], secret: Secret, progress: Progress = unwatched) -> ReplayReport:
+def replay(
+    program: Program, pairs: Iterable[Pair], secret: Secret, progress: Progress = unwatched
+) -> ReplayReport:
     """Compare all these pairs of neighbours under one secret.
 
-    **Guarantee.** A report that does not hold is a proof: its pair, replayed, breaks the promise as the claim states
-    it. One that holds says that no pair *tried* breaks it, provided that the noise has the claimed law (`audit
-    mechanism` tests that). Proof: `replay.proof.md`. Test:
+    **Guarantee.** A report that does not hold is a proof: its pair, replayed, breaks the promise as
+    the claim states it. One that holds says that no pair *tried* breaks it, provided that the noise
+    has the claimed law (`audit mechanism` tests that). Proof: `replay.proof.md`. Test:
     tests/audit/test_replay.py::test_a_broken_promise_is_made_small.
     """
     worst: Finding | None = None
@@ -233,14 +282,21 @@ def replay(program: Program, pairs: Iterable[Pair], secret: Secret, progress: Pr
 
 
 def search(program: Program, strategy: Any, secret: Secret, examples: int = 100) -> ReplayReport:
-    """Compare random neighbours drawn by a hypothesis strategy; a pair that breaks the promise is made small."""
+    """Compare random neighbours drawn by a hypothesis strategy; a pair that breaks the promise is
+    made small."""
     from hypothesis import HealthCheck, assume, given, settings, target
 
     found: list[Finding] = []
     refused = 0
     every = list(HealthCheck)
 
-    @settings(max_examples=examples, database=None, deadline=None, derandomize=True, suppress_health_check=every)
+    @settings(
+        max_examples=examples,
+        database=None,
+        deadline=None,
+        derandomize=True,
+        suppress_health_check=every,
+    )
     @given(strategy)
     def attack(pair: Pair) -> None:
         nonlocal refused

@@ -1,7 +1,9 @@
-"""Attacks the declared sensitivities of a query: searches neighbouring streams for the largest changes.
+"""Attacks the declared sensitivities of a query: searches neighbouring streams for the largest
+changes.
 
-Every legal stream of a few steps is tried if that is affordable, else a random search with hill climbing runs. A claim
-that is beaten is wrong, with the two streams as proof. A claim that holds is proved only for what was enumerated.
+Every legal stream of a few steps is tried if that is affordable, else a random search with hill
+climbing runs. A claim that is beaten is wrong, with the two streams as proof. A claim that holds is
+proved only for what was enumerated.
 """
 
 from __future__ import annotations
@@ -26,13 +28,15 @@ __all__ = ["Claim", "Finding", "SensitivityReport", "Universe", "audit_sensitivi
 
 Factorizations = FloatArray | Mapping[str, FloatArray]
 
-TOLERANCE = 1e-9  # relative: a claim counts as beaten only if it is exceeded by more than rounding can explain
+# relative: a claim counts as beaten only if it is exceeded by more than rounding can explain
+TOLERANCE = 1e-9
 NEGATIVE = " (Gram matrix has negative entries: no claim can rest on S)"
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A number that a query declares, the largest one found next to it, and the ticks of the two streams."""
+    """A number that a query declares, the largest one found next to it, and the ticks of the two
+    streams."""
 
     found: float
     claimed: float
@@ -59,10 +63,10 @@ class Finding(Claim):
 class SensitivityReport:
     """What an audit found.
 
-    `norm` is the largest Σ(P²+N²) found, which no factorization enters; the claim is `S`. `l1` is Σ|change| next to
-    `Query.l1_sensitivity`, `value` the squared difference of the values of a tick next to
-    `Query.squared_value_sensitivity`; None where the query declares none. Neighbours differ in `changed` events, and
-    all claims are those for a user of that many events.
+    `norm` is the largest Σ(P²+N²) found, which no factorization enters; the claim is `S`. `l1` is
+    Σ|change| next to `Query.l1_sensitivity`, `value` the squared difference of the values of a tick
+    next to `Query.squared_value_sensitivity`; None where the query declares none. Neighbours differ
+    in `changed` events, and all claims are those for a user of that many events.
     """
 
     query: str
@@ -81,7 +85,8 @@ class SensitivityReport:
 
     @property
     def claims(self) -> tuple[Claim, ...]:
-        """Every claim: S, c²·S of each factorization, and those of Σ|change| and of values where there are some."""
+        """Every claim: S, c²·S of each factorization, and those of Σ|change| and of values where
+        there are some."""
         others = tuple(claim for claim in (self.l1, self.value) if claim is not None)
         return (Claim(self.norm, self.S, self.pair), *self.findings, *others)
 
@@ -97,10 +102,13 @@ class SensitivityReport:
         how = "all" if self.exhaustive else "a random search of"
         changed = "" if self.changed == 1 else f" that differ in {self.changed} events"
         head = (
-            f"{self.query}, {self.adjacency}: {how} {self.pairs} pairs of streams of {self.steps} steps in "
-            f"{self.ticks} ticks{changed}"
+            f"{self.query}, {self.adjacency}: {how} {self.pairs} pairs of streams of {self.steps} "
+            f"steps in {self.ticks} ticks{changed}"
         )
-        told = {"sum of P^2+N^2": ("S = ", self.claims[0]), "sum of P+N, for delta = 0": ("", self.l1)}
+        told = {
+            "sum of P^2+N^2": ("S = ", self.claims[0]),
+            "sum of P+N, for delta = 0": ("", self.l1),
+        }
         told["values of a tick, squared"] = "v^2 = ", self.value
         told |= {finding.factorization: ("c^2*S = ", finding) for finding in self.findings}
         lines = [
@@ -132,15 +140,17 @@ def audit_sensitivity(
 ) -> SensitivityReport:
     """Search neighbouring streams of `steps` steps (default: `ticks`) spread over `ticks` ticks.
 
-    `factorizations` are dense matrices R by name, or one R, with at least `ticks` columns. All pairs are tried if there
-    are at most `budget`, else `budget` pairs of a random search from `seed`. `claimed` replaces the query's own S, or
-    where it has one its smaller S for Gram matrices that fall (`Query.falling_sensitivity`), which streams use.
-    `progress(done, total)` is called now and then. With `changed` = k neighbours differ in k events, and the claims are
-    those for users of at most k events: k²·S, k·Δ₁ and k²·v².
+    `factorizations` are dense matrices R by name, or one R, with at least `ticks` columns. All
+    pairs are tried if there are at most `budget`, else `budget` pairs of a random search from
+    `seed`. `claimed` replaces the query's own S, or where it has one its smaller S for Gram
+    matrices that fall (`Query.falling_sensitivity`), which streams use. `progress(done, total)` is
+    called now and then. With `changed` = k neighbours differ in k events, and the claims are those
+    for users of at most k events: k²·S, k·Δ₁ and k²·v².
 
-        Guarantee. If `holds` is False, the reported pair is a proof that the claim is too small, up to the
-        checks of the query itself. If `exhaustive` and `holds`, no legal pair of that size over that universe beats it.
-        Tests: ``test_beaten_pair_can_be_replayed``, ``test_planted_understatement_is_caught``.
+        Guarantee. If `holds` is False, the reported pair is a proof that the claim is too small, up
+        to the checks of the query itself. If `exhaustive` and `holds`, no legal pair of that size
+        over that universe beats it. Tests: ``test_beaten_pair_can_be_replayed``,
+        ``test_planted_understatement_is_caught``.
     """
     check_name("adjacency", adjacency, get_args(Adjacency))
     universe = known_universe(query) if universe is None else universe
@@ -149,21 +159,30 @@ def audit_sensitivity(
     length = ticks if steps is None else steps
     if ticks < 1 or length < 1 or budget < 1 or not 1 <= changed <= length or not universe.events:
         raise ParameterError(
-            f"ticks, steps, budget and the number of events must be at least 1, got {ticks}, {length}, {budget}, "
-            f"{len(universe.events)}; changed events are from 1 to the number of steps, got {changed}"
+            f"ticks, steps, budget and the number of events must be at least 1, got {ticks}, "
+            f"{length}, {budget}, {len(universe.events)}; changed events are from 1 to the number "
+            f"of steps, got {changed}"
         )
     if not universe.merge and length != ticks:
-        raise ParameterError(f"in this universe every step is a tick: steps must be {ticks}, got {length}")
+        raise ParameterError(
+            f"in this universe every step is a tick: steps must be {ticks}, got {length}"
+        )
     given = factorizations if isinstance(factorizations, Mapping) else {"R0": factorizations}
     named = {name: np.asarray(R, np.float64) for name, R in given.items()}
     for name, R in named.items():
         if R.ndim != 2 or R.shape[1] < ticks:
-            raise ParameterError(f"{name}: R must be a matrix of at least {ticks} columns, got shape {R.shape}")
-    search = PairSearch(query, universe, adjacency, ticks, length, named, random.Random(seed), changed)
+            raise ParameterError(
+                f"{name}: R must be a matrix of at least {ticks} columns, got shape {R.shape}"
+            )
+    search = PairSearch(
+        query, universe, adjacency, ticks, length, named, random.Random(seed), changed
+    )
     exhaustive = search.enumerate(budget, progress)
     if not exhaustive:
         search.climb(budget, progress)
-    if claimed is not None and not (isinstance(claimed, int | float) and 0 <= claimed < float("inf")):
+    if claimed is not None and not (
+        isinstance(claimed, int | float) and 0 <= claimed < float("inf")
+    ):
         raise ParameterError(f"the claim must be a number of at least 0, got {claimed!r}")
     smaller = query.falling_sensitivity(adjacency)
     if claimed is not None and smaller is not None:  # it is the claim that streams use
@@ -174,7 +193,9 @@ def audit_sensitivity(
     findings = tuple(
         Finding(
             search.largest[number],
-            float((R**2).sum(axis=0).max()) * more * (S if smaller is None or not gram_falls(R) else smaller),
+            float((R**2).sum(axis=0).max())
+            * more
+            * (S if smaller is None or not gram_falls(R) else smaller),
             search.worst[number],
             name,
             bool((R.T @ R >= -1e-12).all()),
@@ -186,10 +207,17 @@ def audit_sensitivity(
         l1 = query.l1_sensitivity(adjacency)
 
     def claim(judge: int, declared: float | None) -> Claim | None:
-        return None if declared is None else Claim(search.largest[judge], declared, search.worst[judge])
+        return (
+            None
+            if declared is None
+            else Claim(search.largest[judge], declared, search.worst[judge])
+        )
 
     others = claim(ABSOLUTE, l1 and l1 * changed), claim(VALUES, value and value * more)
-    known, streams = (repr(query), adjacency, ticks, length), (search.pairs, exhaustive and search.all_placements)
+    known, streams = (
+        (repr(query), adjacency, ticks, length),
+        (search.pairs, exhaustive and search.all_placements),
+    )
     worst = (S * more, search.largest[SQUARES], search.worst[SQUARES])
     return SensitivityReport(*known, *worst, findings, *others, *streams, changed)
 

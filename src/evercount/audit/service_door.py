@@ -1,6 +1,8 @@
-"""The HTTP service as a program under audit: its application, its writer and a real store, asked over HTTP in process.
+"""The HTTP service as a program under audit: its application, its writer and a real store, asked
+over HTTP in process.
 
-The store is a SQLite file in a temporary folder that is removed with everything in it when the run ends.
+The store is a SQLite file in a temporary folder that is removed with everything in it when the run
+ends.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ class StoppedClock(Clock):
 
 
 class ServiceProgram(DoorProgram):
-    """The service door: events are posted, ticks are closed by request, and releases are read as a reader would."""
+    """The service door: events are posted, ticks are closed by request, and releases are read as a
+    reader would."""
 
     door = "service"
 
@@ -48,7 +51,9 @@ class ServiceProgram(DoorProgram):
             raise ParameterError("the service chooses the factorization itself: omit it")
         self.parts = parts_of(self.query, self.budget.pure)
         self.universe = universe(self.query)
-        self.declaration = StreamDeclaration(NAME, self.query, self.budget, horizon=self.horizon, public=True)
+        self.declaration = StreamDeclaration(
+            NAME, self.query, self.budget, horizon=self.horizon, public=True
+        )
 
     def run(self, data: Data, secret: Secret) -> Published:
         with tempfile.TemporaryDirectory(prefix="evercount-audit-") as folder:
@@ -74,7 +79,9 @@ class ServiceProgram(DoorProgram):
     def _start_service(self, place: Path) -> Service:
         return Service(Store(place), clock=StoppedClock(), admin=ADMIN, limits=Limits())
 
-    async def _ask(self, app: FastAPI, method: str, path: str, body: Any = None, token: bool = False) -> Any:
+    async def _ask(
+        self, app: FastAPI, method: str, path: str, body: Any = None, token: bool = False
+    ) -> Any:
         import httpx
 
         headers = {"Authorization": f"Bearer {ADMIN}"} if token else {}
@@ -82,7 +89,9 @@ class ServiceProgram(DoorProgram):
         async with httpx.AsyncClient(transport=transport, base_url="http://audit") as client:
             answer = await client.request(method, path, json=body, headers=headers)
         if answer.is_error:
-            raise InputError(f"the service answered {answer.status_code} to {method} {path}: {answer.text:.200}")
+            raise InputError(
+                f"the service answered {answer.status_code} to {method} {path}: {answer.text:.200}"
+            )
         return answer.json()
 
     async def _tick(self, app: FastAPI, tick: int, events: tuple[Any, ...]) -> None:
@@ -95,7 +104,8 @@ class ServiceProgram(DoorProgram):
         await self._ask(app, "POST", f"/v1/streams/{NAME}/close-tick?tick={tick}", token=True)
 
     def _payload(self, event: Any) -> Any:
-        """An event as the JSON that a client would send; where a tick is read as a sum, the event itself."""
+        """An event as the JSON that a client would send; where a tick is read as a sum, the event
+        itself."""
         listed = self.universe.tick([event])
         one = listed[0] if isinstance(listed, list) else event
         return list(one) if isinstance(one, tuple) else one
@@ -103,12 +113,17 @@ class ServiceProgram(DoorProgram):
     async def _read(self, app: FastAPI) -> Published:
         """What a reader without a token sees."""
         facts = await self._ask(app, "GET", f"/v1/streams/{NAME}")
-        releases = (await self._ask(app, "GET", f"/v1/streams/{NAME}/releases?limit=1000"))["releases"]
+        releases = (await self._ask(app, "GET", f"/v1/streams/{NAME}/releases?limit=1000"))[
+            "releases"
+        ]
         known = facts["labels"]
         told_of = [dict(zip(known, release["values"], strict=False)) for release in releases]
         labels, values = published_table(self.query, self.parts, told_of)
         # the hash, and the ends of the intervals, follow from the numbers
-        rest = [{k: v for k, v in r.items() if k not in ("values", "low", "high", "hash")} for r in releases]
+        rest = [
+            {k: v for k, v in r.items() if k not in ("values", "low", "high", "hash")}
+            for r in releases
+        ]
         numbers = tuple(int(release["tick"]) for release in releases)
         told = json.dumps([facts, rest, known, [len(row) for row in told_of]], sort_keys=True)
         return Published(numbers, labels, values, told)

@@ -1,4 +1,5 @@
-"""The finite sets of events from which the sensitivity audit builds its streams, one for each kind of query."""
+"""The finite sets of events from which the sensitivity audit builds its streams, one for each kind
+of query."""
 
 from __future__ import annotations
 
@@ -30,10 +31,11 @@ LARGEST_UNIVERSE = 100_000
 class Universe:
     """Events of which streams are made, and what stands where an event is absent.
 
-    A step of a stream is a tuple of events: one event, or one of `absent`. With `merge` several steps may share a tick
-    and ticks may be quiet. That is right for queries whose increments of a tick are the sums over its steps, and
-    which a quiet tick leaves as they are. Without it every step is a tick. With `distinct` no event may come twice in
-    a stream. `tick` turns the events of a tick into what the query reads.
+    A step of a stream is a tuple of events: one event, or one of `absent`. With `merge` several
+    steps may share a tick and ticks may be quiet. That is right for queries whose increments of a
+    tick are the sums over its steps, and which a quiet tick leaves as they are. Without it every
+    step is a tick. With `distinct` no event may come twice in a stream. `tick` turns the events of
+    a tick into what the query reads.
     """
 
     events: tuple[Any, ...]
@@ -42,9 +44,11 @@ class Universe:
     replace_by_absent: bool = False
     tick: Callable[[Sequence[Any]], Any] = list
     distinct: bool = False
-    same: Callable[[Any], Any] | None = None  # where `replace` changes only a part of an event: the part that stays
+    # where `replace` changes only a part of an event: the part that stays
+    same: Callable[[Any], Any] | None = None
     replaced_ticks: tuple[tuple[tuple[Any, ...], tuple[Any, ...]], ...] = ()
-    """Ticks of several events and what they become when one event is replaced, where single events show nothing."""
+    """Ticks of several events and what they become when one event is replaced, where single events
+    show nothing."""
 
     def alternatives(self, event: Any, adjacency: str) -> list[tuple[Any, ...]]:
         """The steps that may stand where `event` stood."""
@@ -65,18 +69,27 @@ class _WholeTicks(Universe):
     def alternatives(self, event: Any, adjacency: str) -> list[tuple[Any, ...]]:
         """The ticks that differ in one event."""
         if adjacency == "replace":
-            return [(tick,) for tick in self.events if len(tick) == len(event) and sum(map(ne, tick, event)) == 1]
+            return [
+                (tick,)
+                for tick in self.events
+                if len(tick) == len(event) and sum(map(ne, tick, event)) == 1
+            ]
         size = len(event)
-        longer = [(tick,) for tick in self.events if len(tick) == size + 1 and event in combinations(tick, size)]
+        longer = [
+            (tick,)
+            for tick in self.events
+            if len(tick) == size + 1 and event in combinations(tick, size)
+        ]
         shorter = dict.fromkeys(combinations(event, size - 1)) if event else ()
         return [*((tick,) for tick in shorter), *longer]
 
 
 def whole_ticks(events: Sequence[Any], per_tick: int = 1) -> Universe:
-    """Ticks of at most `per_tick` of these events, for encoders that look at a whole tick. Events may be of any kind.
+    """Ticks of at most `per_tick` of these events, for encoders that look at a whole tick. Events
+    may be of any kind.
 
-    A `Universe` of single events says nothing about ticks of several, unless what a tick adds is the sum of what its
-    events add.
+    A `Universe` of single events says nothing about ticks of several, unless what a tick adds is
+    the sum of what its events add.
 
     >>> whole_ticks(["a", "b"], 2).events
     ((), (0,), (1,), (0, 0), (0, 1), (1, 0), (1, 1))
@@ -86,7 +99,9 @@ def whole_ticks(events: Sequence[Any], per_tick: int = 1) -> Universe:
         raise ParameterError("a universe needs at least one event")
     ticks = (tick for size in sizes for tick in product(range(len(events)), repeat=size))
     known = _bounded(ticks, "take fewer events, or a smaller per_tick")
-    return _WholeTicks(known, (), merge=False, tick=lambda step: [events[n] for tick in step for n in tick])
+    return _WholeTicks(
+        known, (), merge=False, tick=lambda step: [events[n] for tick in step for n in tick]
+    )
 
 
 @singledispatch
@@ -99,7 +114,9 @@ def universe(query: Query) -> Universe:
     >>> universe(Histogram(["a", "b"])).events
     ((), ('a',), ('b',))
     """
-    raise ParameterError(f"no universe of events is known for {query!r}: pass universe=Universe(events=(…))")
+    raise ParameterError(
+        f"no universe of events is known for {query!r}: pass universe=Universe(events=(…))"
+    )
 
 
 @singledispatch
@@ -117,17 +134,22 @@ def _rows_of_histogram(query: Histogram) -> Universe:
     if isinstance(parameters["keys"], int):
         raise ParameterError("rows have named keys: give the names of the histogram's keys")
     if parameters["max_keys_per_event"] != 1 or parameters["removals"]:
-        raise ParameterError("a row of a table names one key: rows have neither max_keys_per_event nor removals")
+        raise ParameterError(
+            "a row of a table names one key: rows have neither max_keys_per_event nor removals"
+        )
     return Universe(tuple(parameters["keys"]))
 
 
-universe.register(Count, lambda query: Universe((0, 1), tick=sum))  # an event that counts, and one that does not
+# an event that counts, and one that does not
+universe.register(Count, lambda query: Universe((0, 1), tick=sum))
 
 
 @universe.register
 def _of_sum(query: Sum) -> Universe:
     middle = round((query.low + query.high) / 2 / query.grid) * query.grid
-    return Universe((query.low, middle, query.high), replace_by_absent=query.parameters().get("per") == "event")
+    return Universe(
+        (query.low, middle, query.high), replace_by_absent=query.parameters().get("per") == "event"
+    )
 
 
 @universe.register
@@ -136,11 +158,19 @@ def _of_histogram(query: Histogram) -> Universe:
     keys, removals = parameters["keys"], parameters.get("removals")
     names = range(keys) if isinstance(keys, int) else keys
     events: Iterable[Any] = (
-        chosen for size in range(parameters["max_keys_per_event"] + 1) for chosen in combinations(names, size)
+        chosen
+        for size in range(parameters["max_keys_per_event"] + 1)
+        for chosen in combinations(names, size)
     )
     if removals:
-        events = (tuple(zip(e, signs, strict=True)) for e in events for signs in product((1, -1), repeat=len(e)))
-    return Universe(_bounded(events, "audit it with fewer keys"), tick=_signed if removals else list)
+        events = (
+            tuple(zip(e, signs, strict=True))
+            for e in events
+            for signs in product((1, -1), repeat=len(e))
+        )
+    return Universe(
+        _bounded(events, "audit it with fewer keys"), tick=_signed if removals else list
+    )
 
 
 @universe.register
@@ -150,7 +180,9 @@ def _of_rollup(query: Rollup) -> Universe:
     return Universe(_bounded((*map(tuple, parameters["paths"]), *unknown)))
 
 
-universe.register(Marginals, lambda query: Universe(_bounded(product(*query.parameters()["columns"]))))
+universe.register(
+    Marginals, lambda query: Universe(_bounded(product(*query.parameters()["columns"])))
+)
 
 
 def _users(query: DistinctUsers) -> tuple[Any, ...]:
@@ -163,16 +195,21 @@ universe.register(DistinctUsers, lambda query: Universe(_users(query)))
 
 @universe.register
 def _of_active_users(query: ActiveUsers) -> Universe:
-    # Users of one tick are counted together, so the increments of a tick are not sums over its events. One user in
-    # place of another changes a tick only where the same user has another event in it.
+    # Users of one tick are counted together, so the increments of a tick are not sums over its
+    # events. One user in place of another changes a tick only where the same user has another event
+    # in it.
     events = _users(query)
     first, other = events[0], events[len(events) // 2]
     return Universe(events, merge=False, replaced_ticks=(((first, first), (first, other)),))
 
 
-universe.register(Occupancy, lambda query: Universe(_bounded(product(("ann", "bob"), query.rows.keys[0]))))
-universe.register(Quantiles, lambda query: Universe(_bounded(query.edges.tolist())))  # a value of each bin
-universe.register(DiscoveredKeys, lambda query: Universe(("a", "\u00e4", "a\u0308")))  # one of two in two normal forms
+universe.register(
+    Occupancy, lambda query: Universe(_bounded(product(("ann", "bob"), query.rows.keys[0])))
+)
+# a value of each bin
+universe.register(Quantiles, lambda query: Universe(_bounded(query.edges.tolist())))
+# one of two in two normal forms
+universe.register(DiscoveredKeys, lambda query: Universe(("a", "\u00e4", "a\u0308")))
 
 
 @universe.register
@@ -187,14 +224,18 @@ def _of_cuts(query: Cuts) -> Universe:
     ends = (-1.0, 1.0) if query.weights == "signed" else (1.0,)
     events = ((u, v, w) for u, v in combinations(range(query.vertices), 2) for w in ends)
     return Universe(
-        _bounded(events), replace_by_absent=True, same=itemgetter(0, 1) if query.swap == "same edge" else None
+        _bounded(events),
+        replace_by_absent=True,
+        same=itemgetter(0, 1) if query.swap == "same edge" else None,
     )
 
 
 @universe.register
 def _of_graph(query: GraphQuery) -> Universe:
     edges, limit = combinations(range(query.vertices), 2), query.weight_limit
-    events: Iterable[Any] = edges if limit is None else ((*e, w) for e in edges for w in range(1, limit + 1))
+    events: Iterable[Any] = (
+        edges if limit is None else ((*e, w) for e in edges for w in range(1, limit + 1))
+    )
     if query.deletes:
         events = (tuple(edge[:2]) for edge in query.initial_edges)
     elif query.stream == "mixed":
@@ -204,11 +245,14 @@ def _of_graph(query: GraphQuery) -> Universe:
 
 
 def _signed(events: Sequence[Any]) -> list[dict[Any, int]]:
-    """Events with signs as the mappings that a histogram reads; kept as tuples elsewhere, to be hashable."""
+    """Events with signs as the mappings that a histogram reads; kept as tuples elsewhere, to be
+    hashable."""
     return list(map(dict, events))
 
 
-def _bounded(events: Iterable[Any], remedy: str = "audit a smaller query of the same kind") -> tuple[Any, ...]:
+def _bounded(
+    events: Iterable[Any], remedy: str = "audit a smaller query of the same kind"
+) -> tuple[Any, ...]:
     known = tuple(islice(events, LARGEST_UNIVERSE + 1))
     if len(known) > LARGEST_UNIVERSE:
         raise TooLarge(f"more than {LARGEST_UNIVERSE:,} possible events are too many: {remedy}")

@@ -1,6 +1,8 @@
-"""The formulas of the theorems: the paper's, the corrected ones and lower bounds. One function each, no randomness.
+"""The formulas of the theorems: the paper's, the corrected ones and lower bounds. One function
+each, no randomness.
 
-Arguments have the letters of the paper: `beta` is the chance that a bound fails, 1 − `level` elsewhere.
+Arguments have the letters of the paper: `beta` is the chance that a bound fails, 1 − `level`
+elsewhere.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""The least variance that noise for a single number can have, whatever its law: what every other bound begins with.
+"""The least variance that noise for a single number can have, whatever its law: what every other
+bound begins with.
 
-Noise Z is (ε, δ)-private for a shift by 1 if P(Z ∈ S) ≤ e^ε·P(Z ± 1 ∈ S) + δ for all sets S. Linear programming duality
-says how little variance that leaves. At δ = 0 it is that of the discrete Laplace law; for δ > 0 every pair of public
-numbers (μ, V) that passes a check of one quadratic function gives a bound, and the best pair is searched.
+Noise Z is (ε, δ)-private for a shift by 1 if P(Z ∈ S) ≤ e^ε·P(Z ± 1 ∈ S) + δ for all sets S. Linear
+programming duality says how little variance that leaves. At δ = 0 it is that of the discrete
+Laplace law; for δ > 0 every pair of public numbers (μ, V) that passes a check of one quadratic
+function gives a bound, and the best pair is searched.
 """
 
 from __future__ import annotations
@@ -25,11 +27,13 @@ _ROUNDS = 60
 
 @lru_cache(maxsize=256)
 def least_variance(epsilon: float, delta: float = 0.0) -> float:
-    """A variance that no (ε, δ)-private noise for a shift by 1 is below, of any law and on any lattice or none.
+    """A variance that no (ε, δ)-private noise for a shift by 1 is below, of any law and on any
+    lattice or none.
 
-    **Guarantee.** For δ = 0 it is attained, by discrete Laplace noise; for δ > 0 it is rounded down. Proof:
-    `least_variance.proof.md`. Tests: tests/bounds/test_least_variance.py::test_no_noise_that_a_program_finds_has_less
-    and tests/bounds/test_least_variance.py::test_the_bound_is_nearly_attained.
+    **Guarantee.** For δ = 0 it is attained, by discrete Laplace noise; for δ > 0 it is rounded
+    down. Proof: `least_variance.proof.md`. Tests:
+    tests/bounds/test_least_variance.py::test_no_noise_that_a_program_finds_has_less and
+    tests/bounds/test_least_variance.py::test_the_bound_is_nearly_attained.
 
     Args:
         epsilon: ε of the promise.
@@ -102,7 +106,10 @@ class _Dual:
             return False
         part = end - math.floor(end)
         places = sorted({0.0, 0.5, min(part, 0.5), min(1 - part, 0.5)})
-        return all(self.least(cap, variance, end, one, other) >= variance for one, other in pairwise(places))
+        return all(
+            self.least(cap, variance, end, one, other) >= variance
+            for one, other in pairwise(places)
+        )
 
     def edge(self, cap: float, variance: float, end: float) -> float:
         """a(−½), the least value of a."""
@@ -111,7 +118,8 @@ class _Dual:
         return float(cap * float(self.decay[number]) + second - first + (0.25 - variance) * total)
 
     def least(self, cap: float, variance: float, end: float, low: float, high: float) -> float:
-        """The least x² + a(x) + a(−x) over low ≤ x ≤ high, where both numbers of steps are constant."""
+        """The least x² + a(x) + a(−x) over low ≤ x ≤ high, where both numbers of steps are
+        constant."""
         middle = (low + high) / 2
         right = max(0, math.ceil(end - middle) - 1)
         left = max(0, math.ceil(end + middle) - 1)

@@ -1,4 +1,5 @@
-"""The command `evercount`: one file per command; nothing heavy is imported before a command runs."""
+"""The command `evercount`: one file per command; nothing heavy is imported before a command
+runs."""
 
 from __future__ import annotations
 
@@ -101,11 +102,13 @@ def _build(name: str) -> Any:
 
 
 class Commands(TyperGroup):
-    """Errors that are the user's to solve are one line on stderr, never a traceback, with one exit code per kind."""
+    """Errors that are the user's to solve are one line on stderr, never a traceback, with one exit
+    code per kind."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.commands = dict.fromkeys(COMMANDS)  # type: ignore[assignment]  # their names; `get_command` builds them
+        # their names; `get_command` builds them
+        self.commands = dict.fromkeys(COMMANDS)  # type: ignore[assignment]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         return _build(cmd_name) if cmd_name in COMMANDS else None
@@ -114,7 +117,11 @@ class Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except (ModuleNotFoundError, EvercountError) as raised:
-            error = raised if isinstance(raised, EvercountError) else missing_extra("this command", raised)
+            error = (
+                raised
+                if isinstance(raised, EvercountError)
+                else missing_extra("this command", raised)
+            )
             from evercount.cli.release_command import as_options
 
             said = error.for_operator() if isinstance(error, StoreError) else str(error)
@@ -141,7 +148,9 @@ def _version(shown: bool) -> None:
 
 @app.callback()
 def _options(
-    version: bool = Option(False, "--version", callback=_version, is_eager=True, help="Show the version."),
+    version: bool = Option(
+        False, "--version", callback=_version, is_eager=True, help="Show the version."
+    ),
 ) -> None:
     """Shared options."""
 
@@ -154,5 +163,6 @@ def main() -> None:
         typer.echo("interrupted; nothing is half-written", err=True)
         sys.exit(130)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader went away, as `head` does
+        # the reader went away, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)

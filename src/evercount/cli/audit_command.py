@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 from typer import Argument, Option
 
-from evercount.cli.options import Adjacency, Json, MaxEvents, MaxPerTick, MaxTicks, Parameters, Period, progress_bar
+from evercount.cli.options import (
+    Adjacency,
+    Json,
+    MaxEvents,
+    MaxPerTick,
+    MaxTicks,
+    Parameters,
+    Period,
+    progress_bar,
+)
 from evercount.cli.options import parse_parameters as parse
 from evercount.errors import ParameterError
 from evercount.factorizations import factorization as build_factorization
@@ -21,14 +30,20 @@ from evercount.queries import build_query
 if TYPE_CHECKING:
     from evercount.audit.attack import AttackReport
 
-audit = typer.Typer(help="Attack what evercount claims and report what the attack found.", no_args_is_help=True)
+audit = typer.Typer(
+    help="Attack what evercount claims and report what the attack found.", no_args_is_help=True
+)
 
 
 Epsilon = Annotated[float, Option(help="ε of the promise.")]
 Delta = Annotated[float, Option(help="δ of the promise; 0 for pure privacy.")]
-Horizon = Annotated[str, Option(help="Horizon of the stream, or none; default: the ticks that are run.")]
+Horizon = Annotated[
+    str, Option(help="Horizon of the stream, or none; default: the ticks that are run.")
+]
 Factorization = Annotated[str | None, Option("--factorization", "-f", help="By name.")]
-RootSecret = Annotated[str | None, Option(help="Root of the runs' secrets in hex; default: a fresh one.")]
+RootSecret = Annotated[
+    str | None, Option(help="Root of the runs' secrets in hex; default: a fresh one.")
+]
 
 
 def _secret(text: str | None) -> Secret:
@@ -50,7 +65,9 @@ def replay(
     query: str | None = Argument(None, help="Query by name: count, histogram, substrings, …"),
     parameter: Parameters = None,
     interface: str = Option("library", help="library, files, service or spark."),
-    program: str | None = Option(None, help="Audit other code instead: MODULE:NAME of an audit.Program."),
+    program: str | None = Option(
+        None, help="Audit other code instead: MODULE:NAME of an audit.Program."
+    ),
     epsilon: Epsilon = 1.0,
     delta: Delta = 1e-6,
     adjacency: Adjacency = "add-remove",
@@ -62,16 +79,21 @@ def replay(
     horizon: Horizon = "",
     factorization: Factorization = None,
     restarts: bool = Option(True, help="Stop the program halfway and continue it."),
-    examples: int | None = Option(None, help="Random neighbours to try, or 0. Default: 100 (with Spark: 4).", min=0),
+    examples: int | None = Option(
+        None, help="Random neighbours to try, or 0. Default: 100 (with Spark: 4).", min=0
+    ),
     secret: RootSecret = None,
     json_output: Json = False,
 ) -> None:
-    """Run a program twice with one secret on neighbouring data; what differs must be covered by its promise.
+    """Run a program twice with one secret on neighbouring data; what differs must be covered by its
+    promise.
 
-    It tries the worst neighbours that the sensitivity search finds, and random ones, which are made small if they
-    break the promise. Exit 1 if it is broken. The data are synthetic, and nothing is kept.
+    It tries the worst neighbours that the sensitivity search finds, and random ones, which are made
+    small if they break the promise. Exit 1 if it is broken. The data are synthetic, and nothing is
+    kept.
 
-    Example: evercount audit replay histogram -p keys='["a","b"]' --interface service --adjacency replace
+    Example: evercount audit replay histogram -p keys='["a","b"]' --interface service --adjacency
+    replace
     """
     from evercount.audit.doors import find_program, open_door, run_replay
 
@@ -84,7 +106,9 @@ def replay(
         budget = Budget(epsilon, delta, adjacency=cast(Any, adjacency), **unit)
         asked = build_query(cast(str, query), parse(parameter))
         halfway = (ticks // 2,) if restarts and ticks > 1 else ()
-        audited = open_door(interface, asked, budget, parse_horizon(horizon or str(ticks)), factorization, halfway)
+        audited = open_door(
+            interface, asked, budget, parse_horizon(horizon or str(ticks)), factorization, halfway
+        )
     if examples is None:
         examples = 4 if program is None and interface == "spark" else 100
     with progress_bar() as tell:
@@ -97,7 +121,9 @@ def replay(
 def mechanism(
     query: str = Argument(..., help="Query by name: count, histogram, …"),
     parameter: Parameters = None,
-    everything: bool = Option(False, "--all", help="Every factorization (or that of -f) × adjacency of the query."),
+    everything: bool = Option(
+        False, "--all", help="Every factorization (or that of -f) × adjacency of the query."
+    ),
     epsilon: Epsilon = 3.0,
     delta: Delta = 0.01,
     adjacency: Adjacency = "add-remove",
@@ -110,10 +136,11 @@ def mechanism(
     plot: str | None = Option(None, help="Chart of claimed against attacked: .png, .svg or .pdf."),
     json_output: bool = Option(False, "--json", help="Print one JSON line for each attack."),
 ) -> None:
-    """Attack the joint release as a black box: how well can two neighbours be told apart, compared with the promise?
+    """Attack the joint release as a black box: how well can two neighbours be told apart, compared
+    with the promise?
 
-    Exit 1 if an attack gets beyond the promise at its confidence. It is strongest on small streams with a large ε:
-    there it comes close to the promise if all of the promise is spent.
+    Exit 1 if an attack gets beyond the promise at its confidence. It is strongest on small streams
+    with a large ε: there it comes close to the promise if all of the promise is spent.
 
     Example: evercount audit mechanism count --runs 4000
     """
@@ -132,19 +159,28 @@ def mechanism(
     if everything:
         cases = list(all_cases(asked))
         if factorization is not None:
-            check_name("factorization", factorization, tuple({case.factorization or "": 0 for case in cases}))
+            check_name(
+                "factorization",
+                factorization,
+                tuple({case.factorization or "": 0 for case in cases}),
+            )
             cases = [case for case in cases if case.factorization == factorization]
         with progress_bar() as show:
             for number, case in enumerate(cases):
                 show(case.label, number, len(cases))
-                tell(run_case(case, runs, key, 1 - (1 - confidence) / len(cases)))  # all share the false alarms
+                # all share the false alarms
+                tell(run_case(case, runs, key, 1 - (1 - confidence) / len(cases)))
         typer.echo(summarise(reports), err=json_output)
     else:
         budget = Budget(epsilon, delta, adjacency=cast(Any, adjacency))
         program = LibraryProgram(asked, budget, parse_horizon(horizon or str(ticks)), factorization)
         with progress_bar() as show:
             pair = hardest_pair(program, asked, ticks, key)
-            tell(attack(program, pair, runs, key, confidence, lambda done: show("runs", done, 2 * runs)))
+            tell(
+                attack(
+                    program, pair, runs, key, confidence, lambda done: show("runs", done, 2 * runs)
+                )
+            )
     if plot is not None:
         chart(reports, plot)
     _finish(*reports)
@@ -156,14 +192,20 @@ def sensitivity(
     parameter: Parameters = None,
     adjacency: Adjacency = "add-remove",
     ticks: int = Option(4, help="Ticks of the streams that are tried."),
-    factorization: list[str] | None = Option(None, "--factorization", "-f", help="Repeatable; default: several."),
-    pairs: int = Option(100_000, help="Largest number of pairs to try; all of them if there are fewer."),
+    factorization: list[str] | None = Option(
+        None, "--factorization", "-f", help="Repeatable; default: several."
+    ),
+    pairs: int = Option(
+        100_000, help="Largest number of pairs to try; all of them if there are fewer."
+    ),
     claimed: float | None = Option(None, help="Test this S instead of the query's own."),
     seed: int = Option(0, help="Seed of the random search."),
 ) -> None:
-    """Search neighbouring streams for the largest ‖R(X−X′)‖² and compare it with the claim c²·S. Exit 1 if beaten.
+    """Search neighbouring streams for the largest ‖R(X−X′)‖² and compare it with the claim c²·S.
+    Exit 1 if beaten.
 
-    Example: evercount audit sensitivity substrings -p alphabet='"ab"' -p max_length=2 --adjacency replace --claimed 4
+    Example: evercount audit sensitivity substrings -p alphabet='"ab"' -p max_length=2 --adjacency
+    replace --claimed 4
     """
     from evercount.audit.sensitivity import audit_sensitivity
 

@@ -30,15 +30,23 @@ BYTES_OF_A_BATCH = 1_000_000  # the service takes twice as many
 ATTEMPTS = 8
 LONGEST_PAUSE = 30.0  # seconds between two attempts of `tail` to connect again
 
-tokens = typer.Typer(help="Make, list and revoke the tokens of a running service (admin).", no_args_is_help=True)
-streams = typer.Typer(help="List the streams of a running service, open them, write notes on their ticks.")
+tokens = typer.Typer(
+    help="Make, list and revoke the tokens of a running service (admin).", no_args_is_help=True
+)
+streams = typer.Typer(
+    help="List the streams of a running service, open them, write notes on their ticks."
+)
 
 
 @streams.callback(invoke_without_command=True)
 def list_streams(
-    ctx: typer.Context, url: Url = DEFAULT_URL, token_file: TokenFile = None, json_output: Json = False
+    ctx: typer.Context,
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = None,
+    json_output: Json = False,
 ) -> None:
-    """List the streams of a running service; without a token the public ones. Commands below change one of them."""
+    """List the streams of a running service; without a token the public ones. Commands below change
+    one of them."""
     if ctx.invoked_subcommand is not None:
         return
     answer = ask(url, token_file, "GET", "/v1/streams")
@@ -46,7 +54,9 @@ def list_streams(
     for one in answer["streams"]:
         released = str(one["released"]) + ("" if one["horizon"] is None else f"/{one['horizon']}")
         spent = [f"{one['budget'][name]:g}" for name in ("epsilon", "delta")]
-        rows.append([one["name"], one["query"]["name"], one["tick"], released, one["state"], *spent])
+        rows.append(
+            [one["name"], one["query"]["name"], one["tick"], released, one["state"], *spent]
+        )
     _show(answer, rows, json_output)
 
 
@@ -59,7 +69,8 @@ def _show(answer: Any, rows: list[list[str]], json_output: bool) -> None:
 
 @streams.command("open")
 def open_stream(stream: StreamName, url: Url = DEFAULT_URL, token_file: TokenFile = None) -> None:
-    """Start the clock of a stream that waits for its history: all of it has been sent, or there is none.
+    """Start the clock of a stream that waits for its history: all of it has been sent, or there is
+    none.
 
     Its ticks that have ended are released now, with what was sent for them, and never again.
     """
@@ -93,10 +104,14 @@ def tail(
     last: int = Option(10, "--last", "-n", min=0, help="Number of earlier ticks to begin with."),
     json_output: Json = False,
 ) -> None:
-    """Print the releases of a stream as CSV, and new ones as they come; a lost connection is restored."""
+    """Print the releases of a stream as CSV, and new ones as they come; a lost connection is
+    restored."""
     with connected(url, token_file) as client:
         facts = answer_of(client.get(f"/v1/streams/{stream}"))
-        after, labels = max(0, facts["released"] - last), [csv_text(label) for label in facts["labels"]]
+        after, labels = (
+            max(0, facts["released"] - last),
+            [csv_text(label) for label in facts["labels"]],
+        )
         writer = csv.writer(sys.stdout, lineterminator="\n")
         if not json_output:
             writer.writerow(("tick", "start", "cell", "value", "std", "low", "high"))
@@ -105,19 +120,26 @@ def tail(
                 typer.echo(json.dumps(release))
             else:
                 # a tick that is missing has no numbers
-                numbers = zip(labels, *(release[name] for name in ("values", "std", "low", "high")), strict=False)
+                numbers = zip(
+                    labels,
+                    *(release[name] for name in ("values", "std", "low", "high")),
+                    strict=False,
+                )
                 writer.writerows((release["tick"], release["start"], *row) for row in numbers)
             sys.stdout.flush()
 
 
 def _live(client: httpx.Client, stream: str, after: int) -> Iterator[dict[str, Any]]:
-    """Releases after a tick as they are made, each once; a lost connection is made again where it stopped."""
+    """Releases after a tick as they are made, each once; a lost connection is made again where it
+    stopped."""
     import httpx
 
     pause = 0.0
     while True:
         system_time.sleep(pause)
-        live = client.stream("GET", f"/v1/streams/{stream}/live", params={"after": after}, timeout=60.0)
+        live = client.stream(
+            "GET", f"/v1/streams/{stream}/live", params={"after": after}, timeout=60.0
+        )
         with suppress(httpx.TransportError), live as response:
             if response.status_code not in (429, 503):
                 if not response.is_success:
@@ -133,21 +155,31 @@ def _live(client: httpx.Client, stream: str, after: int) -> Iterator[dict[str, A
 
 def push(
     stream: StreamName,
-    files: list[Path] = Argument(..., help="JSONL of events, CSV with a header (both also gzip, zstd), or Parquet."),
+    files: list[Path] = Argument(
+        ..., help="JSONL of events, CSV with a header (both also gzip, zstd), or Parquet."
+    ),
     url: Url = DEFAULT_URL,
     token_file: TokenFile = None,
-    time: str | None = Option(None, help="CSV, Parquet: column with the time (default: the time of arrival)."),
+    time: str | None = Option(
+        None, help="CSV, Parquet: column with the time (default: the time of arrival)."
+    ),
     key: str | None = Option(None, help="CSV, Parquet: column with the key."),
     value: str | None = Option(None, help="CSV, Parquet: column with the value."),
     user: str | None = Option(None, help="CSV, Parquet: column with the person's id."),
-    name: str | None = Option(None, "--id", help="Name of this file, for retries (default: from its first lines)."),
-    history: bool = Option(False, "--history", help="These files are the stream's whole past; then start its clock."),
+    name: str | None = Option(
+        None, "--id", help="Name of this file, for retries (default: from its first lines)."
+    ),
+    history: bool = Option(
+        False, "--history", help="These files are the stream's whole past; then start its clock."
+    ),
 ) -> None:
-    """Send the events of files to a running service. Run it again after a failure: nothing is counted twice.
+    """Send the events of files to a running service. Run it again after a failure: nothing is
+    counted twice.
 
-    That holds for the same token within 30 days: the service keeps the keys of different tokens apart. Batches carry an
-    idempotency key made of the stream, the file's first two lines (or --id; of a Parquet file its first row) and their
-    place in the file. If a file has grown since it was sent, only its new rows are sent.
+    That holds for the same token within 30 days: the service keeps the keys of different tokens
+    apart. Batches carry an idempotency key made of the stream, the file's first two lines (or --id;
+    of a Parquet file its first row) and their place in the file. If a file has grown since it was
+    sent, only its new rows are sent.
     """
     from evercount.cli.http_client import open_pushed
 
@@ -162,8 +194,13 @@ def push(
                     try:
                         _send(client, (stream, name or events.identity, str(number)), batch, sent)
                     except ServiceRefused as error:
-                        where = f"lines {sent.events + 1} to {sent.events + len(batch)} of the events in {file}"
-                        raise ServiceRefused(f"{where} were not accepted: {error}", error.status) from None
+                        where = (
+                            f"lines {sent.events + 1} to {sent.events + len(batch)} of the events "
+                            f"in {file}"
+                        )
+                        raise ServiceRefused(
+                            f"{where} were not accepted: {error}", error.status
+                        ) from None
             typer.echo(f"{file} to {stream}: {sent}; all of it is durable", err=True)
     if history:
         open_stream(stream, url, token_file)
@@ -189,8 +226,8 @@ class Sent:
 
 
 def _send(client: httpx.Client, place: tuple[str, ...], lines: list[str], sent: Sent) -> None:
-    """Send a batch: its place is the stream and where in which file. Where it was sent before with fewer rows, its new
-    rows are sent by themselves."""
+    """Send a batch: its place is the stream and where in which file. Where it was sent before with
+    fewer rows, its new rows are sent by themselves."""
     try:
         answer = _post(client, place, lines)
     except ServiceRefused as error:
@@ -216,7 +253,8 @@ def _send(client: httpx.Client, place: tuple[str, ...], lines: list[str], sent: 
 
 
 def _post(client: httpx.Client, place: tuple[str, ...], lines: list[str]) -> Any:
-    """Post, and again after the pause that a busy service asks for; the idempotency key makes that safe."""
+    """Post, and again after the pause that a busy service asks for; the idempotency key makes that
+    safe."""
     key = blake2b("\0".join(place).encode(), digest_size=16, person=b"evercount.push").hexdigest()
     headers = {"Idempotency-Key": key, "Content-Type": "application/x-ndjson"}
     body = "\n".join(lines).encode()
@@ -256,7 +294,9 @@ def create(
 
 
 @tokens.command("list")
-def list_tokens(url: Url = DEFAULT_URL, token_file: TokenFile = None, json_output: Json = False) -> None:
+def list_tokens(
+    url: Url = DEFAULT_URL, token_file: TokenFile = None, json_output: Json = False
+) -> None:
     """List the ids, roles and labels of the tokens, not the tokens themselves."""
     answer = ask(url, token_file, "GET", "/v1/tokens")
     rows = [["id", "role", "created", "label"]]

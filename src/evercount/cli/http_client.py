@@ -1,4 +1,5 @@
-"""What the client commands share: requests to a running service, and the events of a file as `push` sends them."""
+"""What the client commands share: requests to a running service, and the events of a file as `push`
+sends them."""
 
 from __future__ import annotations
 
@@ -28,16 +29,22 @@ if TYPE_CHECKING:
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 SECONDS = 30.0  # how long an answer may take
 
-Url = Annotated[str, Option("--url", envvar="EVERCOUNT_URL", help="Address of the service.", show_default=True)]
+Url = Annotated[
+    str, Option("--url", envvar="EVERCOUNT_URL", help="Address of the service.", show_default=True)
+]
 TokenFile = Annotated[
     Path | None,
-    Option("--token-file", help="File with the token; otherwise EVERCOUNT_TOKEN, or none for public streams."),
+    Option(
+        "--token-file",
+        help="File with the token; otherwise EVERCOUNT_TOKEN, or none for public streams.",
+    ),
 ]
 DEFAULT_URL = "http://127.0.0.1:8000"
 
 
 def read_token(file: Path | None) -> str | None:
-    """The token of a file or of the environment. It is not an option: other users of the machine could read it."""
+    """The token of a file or of the environment. It is not an option: other users of the machine
+    could read it."""
     if file is None:
         return os.environ.get("EVERCOUNT_TOKEN") or None
     try:
@@ -60,7 +67,9 @@ def connected(url: str, token_file: Path | None) -> Iterator[httpx.Client]:
         raise ParameterError(f"--url {url!r} is not an address such as {DEFAULT_URL}")
     token = read_token(token_file)
     if token is not None and parts.scheme == "http" and parts.hostname not in LOOPBACK:
-        typer.echo("warning: the token travels in the clear; use https beyond this machine", err=True)
+        typer.echo(
+            "warning: the token travels in the clear; use https beyond this machine", err=True
+        )
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     try:
         with httpx.Client(base_url=url, headers=headers, timeout=SECONDS) as client:
@@ -69,7 +78,9 @@ def connected(url: str, token_file: Path | None) -> Iterator[httpx.Client]:
         raise ServiceRefused(f"{url} did not answer within {SECONDS:g} s: try again") from error
     except (httpx.TransportError, httpx.InvalidURL, UnicodeError) as error:
         why = error or type(error).__name__
-        raise ServiceRefused(f"{url} cannot be reached: {why}. Is `evercount serve` running?") from None
+        raise ServiceRefused(
+            f"{url} cannot be reached: {why}. Is `evercount serve` running?"
+        ) from None
 
 
 def answer_of(response: httpx.Response) -> Any:
@@ -79,7 +90,11 @@ def answer_of(response: httpx.Response) -> Any:
     response.read()
     try:
         error = response.json()["error"]
-        message, remedy, events = str(error["message"]), str(error.get("remedy") or ""), error.get("events")
+        message, remedy, events = (
+            str(error["message"]),
+            str(error.get("remedy") or ""),
+            error.get("events"),
+        )
     except (ValueError, KeyError, TypeError):
         message, remedy, events = f"the service answered {response.status_code}", "", None
     if response.status_code in (401, 403):
@@ -99,7 +114,8 @@ ROWS_AT_ONCE = 10_000
 
 @dataclass(frozen=True)
 class PushedFile:
-    """An event file, and which of its columns holds the time, key, value and user of an event; JSONL has none."""
+    """An event file, and which of its columns holds the time, key, value and user of an event;
+    JSONL has none."""
 
     source: Source
     columns: Mapping[str, str]
@@ -107,7 +123,8 @@ class PushedFile:
 
     @property
     def identity(self) -> str:
-        """What tells this file from others, and stays when it grows: its first two lines, or its first row."""
+        """What tells this file from others, and stays when it grows: its first two lines, or its
+        first row."""
         if self.source.kind == "parquet":
             return json.dumps([self.source.columns, next(self.lines(), "")])
         with _open_text(self.source) as text:
@@ -140,12 +157,15 @@ class PushedFile:
             with connect(self.scratch) as connection:
                 rows = connection.execute(f"SELECT {chosen} FROM {self.source.scan()}")
                 while part := rows.fetchmany(ROWS_AT_ONCE):
-                    yield from (json.dumps(dict(zip(self.columns, row, strict=True))) for row in part)
+                    yield from (
+                        json.dumps(dict(zip(self.columns, row, strict=True))) for row in part
+                    )
         except library("duckdb").Error as error:
             raise InputError(f"{self.source.name} is a damaged Parquet file") from error
 
     def _field(self, name: str, column: str) -> str:
-        """SQL: a column as the service takes it. A time without a zone is one of the stream's zone, in every door."""
+        """SQL: a column as the service takes it. A time without a zone is one of the stream's zone,
+        in every door."""
         from evercount.files.event_sql import AWARE_TYPES, NAIVE_TYPES, user_text
 
         place, kind = self.source.column(column), self.source.type_of(column)
@@ -156,7 +176,9 @@ class PushedFile:
         if name != "time":
             return f"{place}::VARCHAR"
         if kind in AWARE_TYPES:
-            return f"strftime(make_timestamp(epoch_us({place}::TIMESTAMPTZ)), '%Y-%m-%dT%H:%M:%S.%fZ')"
+            return (
+                f"strftime(make_timestamp(epoch_us({place}::TIMESTAMPTZ)), '%Y-%m-%dT%H:%M:%S.%fZ')"
+            )
         if kind in NAIVE_TYPES:
             return f"strftime({place}::TIMESTAMP, '%Y-%m-%dT%H:%M:%S.%f')"
         return place
@@ -166,8 +188,9 @@ class PushedFile:
 def open_pushed(file: Path, columns: Mapping[str, str | None]) -> Iterator[PushedFile]:
     """The file, ready to be read; what cannot be read is an InputError.
 
-    Whether text is a table is said by the columns that are named, never guessed: `3` begins a list of counts as well as
-    a CSV, and a row without a named column would count as one event whatever it says.
+    Whether text is a table is said by the columns that are named, never guessed: `3` begins a list
+    of counts as well as a CSV, and a row without a named column would count as one event whatever
+    it says.
     """
     from evercount.files.source import open_source
 
@@ -178,7 +201,10 @@ def open_pushed(file: Path, columns: Mapping[str, str | None]) -> Iterator[Pushe
         pushed = PushedFile(source, named, scratch)
         if not named and (source.kind == "parquet" or not _is_json(next(pushed.lines(), "0"))):
             what = "Parquet" if source.kind == "parquet" else "not JSON lines"
-            raise InputError(f"{file} is {what}: name the columns of a table with --time, --key, --value or --user")
+            raise InputError(
+                f"{file} is {what}: name the columns of a table with --time, --key, --value or "
+                "--user"
+            )
         if named and source.json_lines:
             raise InputError(f"{file} is JSON lines: omit --time, --key, --value and --user")
         yield pushed
@@ -191,7 +217,9 @@ def _open_text(source: Source) -> Iterator[IO[str]]:
         with source.open_bytes() as raw:
             yield io.TextIOWrapper(raw, encoding="utf-8-sig", newline="")
     except (OSError, EOFError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{source.name} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        raise InputError(
+            f"{source.name} cannot be read: {getattr(error, 'strerror', None) or error}"
+        ) from None
 
 
 def _is_json(line: str) -> bool:

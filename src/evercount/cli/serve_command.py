@@ -15,24 +15,40 @@ from evercount.errors import ParameterError
 
 
 def serve(
-    db: str | None = Option(None, help="SQLite file or postgresql://user@host/name.", show_default="evercount.db"),
+    db: str | None = Option(
+        None, help="SQLite file or postgresql://user@host/name.", show_default="evercount.db"
+    ),
     streams: Path | None = Option(None, help="TOML file that declares streams."),
-    host: str = Option("127.0.0.1", help="Address to listen on; the default is for this machine only."),
+    host: str = Option(
+        "127.0.0.1", help="Address to listen on; the default is for this machine only."
+    ),
     port: int = Option(8000, min=0, max=65535, help="Port; 0 takes a free one."),
-    demo: bool = Option(False, "--demo", help="Show a year of made-up flu reports, then one more hour every second."),
-    read_only: bool = Option(False, "--read-only", help="Show a store that another process, such as Spark, writes to."),
+    demo: bool = Option(
+        False, "--demo", help="Show a year of made-up flu reports, then one more hour every second."
+    ),
+    read_only: bool = Option(
+        False, "--read-only", help="Show a store that another process, such as Spark, writes to."
+    ),
     key_file: KeyFile = None,
     head: Head = None,
-    rate: float = Option(1000.0, min=1, help="Requests per second of one client: a known token, or an address."),
-    trusted_proxy: list[str] | None = Option(None, help="Address or network of a proxy that is trusted."),
-    admin_token_file: Path | None = Option(None, help="File of the admin token.", show_default="DB.admin-token"),
-    clock_jump: str = Option("24h", help="Clock jump above which ticks wait for the operator, or none."),
+    rate: float = Option(
+        1000.0, min=1, help="Requests per second of one client: a known token, or an address."
+    ),
+    trusted_proxy: list[str] | None = Option(
+        None, help="Address or network of a proxy that is trusted."
+    ),
+    admin_token_file: Path | None = Option(
+        None, help="File of the admin token.", show_default="DB.admin-token"
+    ),
+    clock_jump: str = Option(
+        "24h", help="Clock jump above which ticks wait for the operator, or none."
+    ),
     log_format: Literal["text", "json"] = Option("text", help="Format of the lines of the log."),
 ) -> None:
     """Serve streams over HTTP: events in, private releases out, with a live dashboard.
 
-    At the first start an admin token is written to a file that only its owner can read, unless EVERCOUNT_ADMIN_TOKEN is
-    set. Stops on Ctrl-C and SIGTERM.
+    At the first start an admin token is written to a file that only its owner can read, unless
+    EVERCOUNT_ADMIN_TOKEN is set. Stops on Ctrl-C and SIGTERM.
     """
     from evercount.declarations.cautions import cautions, published_line
     from evercount.declarations.schedule import SECOND, parse_length
@@ -67,12 +83,21 @@ def serve(
             raise ParameterError("--demo runs on its own clock: omit --streams")
         declared = [DECLARATION]
     if read_only and declared:
-        raise ParameterError("--read-only shows a store and declares nothing: omit --streams and --demo")
+        raise ParameterError(
+            "--read-only shows a store and declares nothing: omit --streams and --demo"
+        )
     place = db or "evercount.db"
-    store = WatchedStore(place, head) if read_only else Store(place, key_from_environment(key_file), head)
+    store = (
+        WatchedStore(place, head)
+        if read_only
+        else Store(place, key_from_environment(key_file), head)
+    )
     try:
         if demo:
-            say("made-up data: a year of flu reports is being published, then one more hour every second")
+            say(
+                "made-up data: a year of flu reports is being published, then one more hour every "
+                "second"
+            )
             prefill(store)
         clock = demo_clock(store) if demo else None
         limits = Limits(rate=rate, burst=2 * rate)
@@ -120,5 +145,8 @@ def check_port(host: str, port: int) -> None:
     except OSError as error:
         reason = error.strerror
         if error.errno == errno.EADDRINUSE:
-            reason = "another program is listening there (an earlier `evercount serve`?); --port 0 takes a free port"
+            reason = (
+                "another program is listening there (an earlier `evercount serve`?); --port 0 "
+                "takes a free port"
+            )
         raise ParameterError(f"cannot listen on {host}:{port}: {reason}") from None

@@ -20,16 +20,21 @@ from evercount.errors import MissingExtra, ParameterError
 def bench(
     names: list[str] | None = Argument(None, help="Only these groups; default: all."),
     json_output: bool = Option(False, "--json", help="Print JSON lines instead of a table."),
-    mechanism: str | None = Option(None, help="Only the exact noise of this factorization, built-in or registered."),
+    mechanism: str | None = Option(
+        None, help="Only the exact noise of this factorization, built-in or registered."
+    ),
 ) -> None:
-    """Measure speed, memory and growth against their targets. Needs the source tree: the groups live in benchmarks/."""
+    """Measure speed, memory and growth against their targets. Needs the source tree: the groups
+    live in benchmarks/."""
     import importlib
     import json
 
     above = (parent / "benchmarks" for parent in [Path.cwd(), *Path(__file__).resolve().parents])
     folder = next((one for one in above if any(one.glob("bench_*.py"))), None)
     if folder is None:
-        raise ParameterError("no benchmarks/ folder here: run this inside a clone of the repository")
+        raise ParameterError(
+            "no benchmarks/ folder here: run this inside a clone of the repository"
+        )
     groups = sorted(path.stem.removeprefix("bench_") for path in folder.glob("bench_*.py"))
     sys.path.insert(0, str(folder))
     if mechanism is not None:
@@ -41,7 +46,9 @@ def bench(
         if not json_output:
             typer.echo(f"\n{name}")
         for row in module.run() if mechanism is None else module.named(mechanism):
-            typer.echo(json.dumps({"group": name, **row}, default=str) if json_output else _line(row))
+            typer.echo(
+                json.dumps({"group": name, **row}, default=str) if json_output else _line(row)
+            )
 
 
 def _line(row: Mapping[str, Any]) -> str:
@@ -58,7 +65,8 @@ def example(
     epsilon: float = Option(1.0, help="Privacy parameter ε."),
     delta: float = Option(1e-9, help="Privacy parameter δ."),
 ) -> None:
-    """Release a bundled example: hourly reports of a flu self-assessment site, by region. SYNTHETIC data."""
+    """Release a bundled example: hourly reports of a flu self-assessment site, by region. SYNTHETIC
+    data."""
     from evercount.examples import flu
 
     if hours < 4:
@@ -73,7 +81,9 @@ def example(
     for i, region in enumerate(flu.REGIONS):
         cells = [f"{release.values[i]:,.0f} ± {release.stds[i]:.0f}" for release in releases_shown]
         rows.append([region, *cells, f"{low[i]:,.0f}…{high[i]:,.0f}"])
-    typer.echo("\n".join(["Reports so far, per region (synthetic data)", "", *aligned(rows, left=1), ""]))
+    typer.echo(
+        "\n".join(["Reports so far, per region (synthetic data)", "", *aligned(rows, left=1), ""])
+    )
     out.mkdir(parents=True, exist_ok=True)
     releases.to_csv(out / "releases.csv")
     typer.echo(textwrap.fill(stream.guarantee, 80))
@@ -86,18 +96,24 @@ def example(
 
 
 def reproduce(
-    items: list[str] | None = Argument(None, help="Items to run (figure-1 … constants); none or 'all' runs all."),
+    items: list[str] | None = Argument(
+        None, help="Items to run (figure-1 … constants); none or 'all' runs all."
+    ),
     out: Path = Option(Path("reproduction"), help="Folder for the results."),
-    repetitions: int | None = Option(None, help="Simulated streams per mechanism; default: each item's own.", min=2),
+    repetitions: int | None = Option(
+        None, help="Simulated streams per mechanism; default: each item's own.", min=2
+    ),
     quick: bool = Option(False, "--quick", help="Small sizes: all items in about a minute."),
     seed: int = Option(0, help="The same seed gives the same numbers.", min=0),
     again: bool = Option(False, "--again", help="Run finished items again."),
-    device: str | None = Option(None, help="Simulate with PyTorch on this device (cpu, cuda); default: NumPy."),
+    device: str | None = Option(
+        None, help="Simulate with PyTorch on this device (cpu, cuda); default: NumPy."
+    ),
 ) -> None:
     """Compute the paper's figures and tables again and put our numbers next to the paper's.
 
-    Writes CSV, JSON, PNG and SVG per item and an index README.md. An item that was finished with the same parameters
-    is skipped; one that was interrupted goes on.
+    Writes CSV, JSON, PNG and SVG per item and an index README.md. An item that was finished with
+    the same parameters is skipped; one that was interrupted goes on.
     """
     from evercount.reproduce.item import Item
     from evercount.reproduce.runner import run_items

@@ -26,7 +26,9 @@ RETRY_SECONDS = 5.0
 
 
 def consume(
-    log: str = Argument(..., help="nats://host:4222/STREAM?subject=… or kafka://host:9092,…/TOPIC?…"),
+    log: str = Argument(
+        ..., help="nats://host:4222/STREAM?subject=… or kafka://host:9092,…/TOPIC?…"
+    ),
     streams: Path = Argument(..., help="TOML file that declares the streams."),
     stream: str | None = Option(None, help="One stream; otherwise all are fed."),
     db: Db = "evercount.db",
@@ -35,14 +37,19 @@ def consume(
     pause: float = Option(1.0, min=0, help="Seconds between two rounds."),
     rejects: Path | None = Option(None, help="File that gets messages that are not events."),
     new_log: bool = Option(False, "--new-log", help="The log is new, and holds new events only."),
-    skip_lost: bool = Option(False, "--skip-lost", help="Accept that the log has deleted uncounted messages."),
-    metrics_port: int | None = Option(None, min=0, max=65535, help="Port on 127.0.0.1 for Prometheus metrics."),
+    skip_lost: bool = Option(
+        False, "--skip-lost", help="Accept that the log has deleted uncounted messages."
+    ),
+    metrics_port: int | None = Option(
+        None, min=0, max=65535, help="Port on 127.0.0.1 for Prometheus metrics."
+    ),
     key_file: KeyFile = None,
 ) -> None:
     """Count the messages of a log, and release the ticks that have ended.
 
-    Each message is one event, a JSON object. The position in the log is committed with the counts, so every message
-    counts once, whatever crashes. Messages that are not events are set aside and counted.
+    Each message is one event, a JSON object. The position in the log is committed with the counts,
+    so every message counts once, whatever crashes. Messages that are not events are set aside and
+    counted.
     """
     from evercount.consume.consume_log import LogMetrics, check_declaration
     from evercount.consume.log_sources import LogAddress
@@ -60,7 +67,9 @@ def consume(
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="evercount-log-")))
         store = stack.enter_context(open_store(db, key_file))
         for one in declared:
-            typer.echo(f"{one.name}: {published_line(one, new=one.name not in store.streams)}", err=True)
+            typer.echo(
+                f"{one.name}: {published_line(one, new=one.name not in store.streams)}", err=True
+            )
         if metrics.port is not None:
             typer.echo(f"metrics: http://127.0.0.1:{metrics.port}/metrics", err=True)
         more: dict[str, Any] = {"new_log": new_log, "skip_lost": skip_lost, "rejects": rejects}
@@ -68,7 +77,9 @@ def consume(
         while True:
             try:
                 with ExitStack() as session:
-                    consumers = [_open(session, address, one, store, scratch, more) for one in declared]
+                    consumers = [
+                        _open(session, address, one, store, scratch, more) for one in declared
+                    ]
                     more.update(new_log=False, skip_lost=False)
                     unreachable = False
                     while not _round(consumers, waiting, metrics) and not once:
@@ -83,12 +94,16 @@ def consume(
                 sleep(RETRY_SECONDS)
 
 
-def _open(session: ExitStack, address: Any, declaration: Any, store: Any, scratch: Path, more: Any) -> LogConsumer:
+def _open(
+    session: ExitStack, address: Any, declaration: Any, store: Any, scratch: Path, more: Any
+) -> LogConsumer:
     from evercount.consume.consume_log import LogConsumer
     from evercount.declarations.schedule import instant_of
 
     source = session.enter_context(closing(address.open()))
-    return session.enter_context(closing(LogConsumer(source, declaration, store, scratch, instant_of(time()), **more)))
+    return session.enter_context(
+        closing(LogConsumer(source, declaration, store, scratch, instant_of(time()), **more))
+    )
 
 
 def _round(consumers: list[LogConsumer], waiting: int, metrics: Any) -> bool:
@@ -97,11 +112,17 @@ def _round(consumers: list[LogConsumer], waiting: int, metrics: Any) -> bool:
     over = []
     for consumer in consumers:
         name, bad = consumer.declaration.name, sum(consumer.bad.values())
-        ticks, messages = consumer.round(instant_of(time()), waiting, partial(metrics.progress, name))
+        ticks, messages = consumer.round(
+            instant_of(time()), waiting, partial(metrics.progress, name)
+        )
         metrics.after_round(name, consumer.bad, consumer.lost, len(ticks))
         if messages or ticks:
             every = sum(consumer.bad.values())
-            aside = f", {every - bad} set aside because they are not events ({every} in all)" if every > bad else ""
+            aside = (
+                f", {every - bad} set aside because they are not events ({every} in all)"
+                if every > bad
+                else ""
+            )
             released = f"; released {_name_ticks(ticks)}" if ticks else ""
             typer.echo(f"{name}: counted {messages} messages{aside}{released}", err=True)
         over.append(consumer.finished)
@@ -122,14 +143,22 @@ def spark(
     stream: str | None = Option(None, help="Name of the stream, where the file declares several."),
     db: Db = "evercount.db",
     form: str = Option("parquet", "--format", help="Spark's name for the format of the source."),
-    schema: str | None = Option(None, help="Columns of files, such as 'ts string, region string'; required for files."),
+    schema: str | None = Option(
+        None, help="Columns of files, such as 'ts string, region string'; required for files."
+    ),
     option: list[str] | None = Option(None, help="KEY=VALUE for Spark's reader; may be repeated."),
-    shards: int | None = Option(None, min=1, help="Number of ranges of cells that executors close separately."),
-    lake: str | None = Option(None, help="Append released ticks to delta:FOLDER or iceberg:FOLDER/namespace.table."),
+    shards: int | None = Option(
+        None, min=1, help="Number of ranges of cells that executors close separately."
+    ),
+    lake: str | None = Option(
+        None, help="Append released ticks to delta:FOLDER or iceberg:FOLDER/namespace.table."
+    ),
     follow: bool = Option(False, "--follow", help="Continue until the horizon or Ctrl-C."),
     pause: float = Option(1.0, min=0, help="Seconds between two rounds of --follow."),
     skip_bad: bool = Option(False, "--skip-bad", help="Leave out rows that are not events."),
-    new_checkpoint: bool = Option(False, "--new-checkpoint", help="The checkpoint is new, with new events only."),
+    new_checkpoint: bool = Option(
+        False, "--new-checkpoint", help="The checkpoint is new, with new events only."
+    ),
     key_file: KeyFile = None,
     head: Head = None,
     master: str | None = Option(None, help="Where Spark runs, such as local[4]."),
@@ -148,7 +177,8 @@ def spark(
     check_declaration(declaration)
     if schema is None and form in FILE_FORMATS:
         raise ParameterError(
-            f"a stream of {form} files needs --schema, the columns and their types, such as 'ts string, region string'"
+            f"a stream of {form} files needs --schema, the columns and their types, such as 'ts "
+            "string, region string'"
         )
     if lake is not None:
         open_lake(lake)
@@ -161,10 +191,13 @@ def spark(
         while True:
             outcome = release_stream(
                 events, declaration, store, checkpoint,
-                shards=shards, skip_bad=skip_bad, new_checkpoint=new_checkpoint, say=partial(typer.echo, err=True),
+                shards=shards, skip_bad=skip_bad, new_checkpoint=new_checkpoint,
+                say=partial(typer.echo, err=True),
             )  # fmt: skip
             if lake is not None and (behind or outcome.ticks):
-                typer.echo(f"{lake}: {append_released(store, declaration.name, lake)} new rows", err=True)
+                typer.echo(
+                    f"{lake}: {append_released(store, declaration.name, lake)} new rows", err=True
+                )
             behind = False
             if not follow or outcome.finished:
                 break
@@ -173,8 +206,11 @@ def spark(
 
 
 def _be_quiet(session: Any) -> None:
-    """An error is one line: Spark's stacks are written only under spark-submit or where spark.log.level is set."""
-    if "PYSPARK_GATEWAY_PORT" in os.environ or session.sparkContext.getConf().contains("spark.log.level"):
+    """An error is one line: Spark's stacks are written only under spark-submit or where
+    spark.log.level is set."""
+    if "PYSPARK_GATEWAY_PORT" in os.environ or session.sparkContext.getConf().contains(
+        "spark.log.level"
+    ):
         return
     session.sparkContext.setLogLevel("OFF")
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
@@ -192,5 +228,6 @@ def _events(session: Any, source: str, form: str, schema: str | None, options: l
         if form == "kafka":
             return reader.option("kafka.bootstrap.servers", source).load()
         return (reader.schema(schema) if schema else reader).load(source)
-    except Exception as error:  # noqa: BLE001 - an unknown format arrives as the JVM's own error, not as PySpark's
+    except Exception as error:  # noqa: BLE001
+        # an unknown format arrives as the JVM's own error, not as PySpark's
         raise ParameterError(f"the source {source} cannot be opened: {first_line(error)}") from None

@@ -10,12 +10,24 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 from typer import Argument, Option
 
-from evercount.cli.options import Db, FirstTick, Head, KeyFile, LastTick, Missing, NoteText, StreamName, open_store
+from evercount.cli.options import (
+    Db,
+    FirstTick,
+    Head,
+    KeyFile,
+    LastTick,
+    Missing,
+    NoteText,
+    StreamName,
+    open_store,
+)
 
 if TYPE_CHECKING:
     from evercount.store import LiveStream, Store
 
-store = typer.Typer(help="Verify, copy and export the durable store of `evercount serve`.", no_args_is_help=True)
+store = typer.Typer(
+    help="Verify, copy and export the durable store of `evercount serve`.", no_args_is_help=True
+)
 
 Keys = Annotated[Path, Argument(help="File with the keys, one per line (for a rollup: CSV lines).")]
 Yes = Annotated[bool, Option("--yes", help="Do not ask.")]
@@ -25,12 +37,14 @@ Yes = Annotated[bool, Option("--yes", help="Do not ask.")]
 def verify(
     db: Db = "evercount.db",
     head: Head = None,
-    adopt: bool = Option(False, "--adopt", help="Accept this copy as the newest; only if no later release exists."),
+    adopt: bool = Option(
+        False, "--adopt", help="Accept this copy as the newest; only if no later release exists."
+    ),
 ) -> None:
     """Recompute every release chain and compare it with the head file.
 
-    --adopt is for a head file that was lost. If the head file is there and names releases that this copy lacks, the
-    copy is refused.
+    --adopt is for a head file that was lost. If the head file is there and names releases that this
+    copy lacks, the copy is refused.
     """
     from dataclasses import replace
 
@@ -48,25 +62,32 @@ def verify(
             late = [one for one in older if one.reason == OLDER]
             wrong = [f"{one.name}: {one.reason} (the head is at tick {one.tick})" for one in late]
         if adopt and not wrong:
-            kept = now.retired | (before.retired if before is not None else frozenset())  # a retirement is for ever
+            # a retirement is for ever
+            kept = now.retired | (before.retired if before is not None else frozenset())
             file.write(replace(now, retired=kept))
         names = reading.names()
     for line in wrong:
         typer.echo(f"WRONG  {line}")
     if wrong:
         raise typer.Exit(1)
-    typer.echo(f"all is well: {len(names)} stream{'' if len(names) == 1 else 's'}, every release chain is whole")
+    typer.echo(
+        f"all is well: {len(names)} stream{'' if len(names) == 1 else 's'}, every release chain is "
+        "whole"
+    )
     if adopt:
         typer.echo(f"the head {file.path} now names this copy as the newest")
 
 
 @store.command()
 def backup(
-    target: Path = Argument(..., help="File to write."), db: str = Option("evercount.db", help="SQLite file.")
+    target: Path = Argument(..., help="File to write."),
+    db: str = Option("evercount.db", help="SQLite file."),
 ) -> None:
-    """Copy an SQLite store, even while the service runs. The copy holds raw sums and secrets: guard it.
+    """Copy an SQLite store, even while the service runs. The copy holds raw sums and secrets: guard
+    it.
 
-    A copy that is put back later than the last release is refused by the service: it would use the same noise again.
+    A copy that is put back later than the last release is refused by the service: it would use the
+    same noise again.
     """
     from evercount.store import Reading
 
@@ -83,8 +104,8 @@ def restore(
 ) -> None:
     """Replace an SQLite store with a copy of it; the store as it was is kept next to it.
 
-    The head file stays as it is: it knows what was released since. Streams that have released since the copy was made
-    are then in quarantine; the others go on. The service must be stopped.
+    The head file stays as it is: it knows what was released since. Streams that have released since
+    the copy was made are then in quarantine; the others go on. The service must be stopped.
     """
     from evercount.store.reader import restore_copy
 
@@ -95,7 +116,10 @@ def restore(
     for one in quarantined:
         typer.echo(f"QUARANTINE  {one.name}: {one.reason} (the head is at tick {one.tick})")
         if not one.lost:
-            typer.echo(f"            continue with: evercount store retire {one.name} --successor NAME --db {db}")
+            typer.echo(
+                f"            continue with: evercount store retire {one.name} --successor NAME "
+                f"--db {db}"
+            )
 
 
 @store.command()
@@ -104,14 +128,18 @@ def retire(
     db: Db = "evercount.db",
     head: Head = None,
     key_file: KeyFile = None,
-    successor: str | None = Option(None, help="Declare this stream in its place: the same declaration, a new secret."),
+    successor: str | None = Option(
+        None, help="Declare this stream in its place: the same declaration, a new secret."
+    ),
     reason: str = Option("", help="Shown to readers."),
     yes: Yes = False,
 ) -> None:
-    """End a stream for good: its history stays readable, nothing is released again, its budget stays spent.
+    """End a stream for good: its history stays readable, nothing is released again, its budget
+    stays spent.
 
-    With --successor a new stream goes on in its place, and what both cost together is stated. While a service runs on
-    the store, ask the service: DELETE /v1/streams/STREAM?successor=NAME with the admin token.
+    With --successor a new stream goes on in its place, and what both cost together is stated. While
+    a service runs on the store, ask the service: DELETE /v1/streams/STREAM?successor=NAME with the
+    admin token.
     """
     import time
 
@@ -125,19 +153,27 @@ def retire(
             typer.confirm("Go on?", abort=True)
         retire_stream(opened, stream, now, reason=reason, successor=successor)
         totals = opened.ledger()["totals"]
-    typer.echo(f"retired {stream!r}" + (f", declared {successor!r}" if successor is not None else ""))
+    typer.echo(
+        f"retired {stream!r}" + (f", declared {successor!r}" if successor is not None else "")
+    )
     for total in totals:
         period = "" if total["period"] is None else f", period {total['period']}"
         who = f"{total['streams']} streams ({total['unit']}, {total['adjacency']}{period})"
-        typer.echo(f"spent together by {who}: epsilon {total['epsilon']:.6g}, delta {total['delta']:.3g}")
+        typer.echo(
+            f"spent together by {who}: epsilon {total['epsilon']:.6g}, delta {total['delta']:.3g}"
+        )
 
 
 @store.command()
 def renew(
     stream: StreamName,
-    horizon: int | None = Option(None, help="Ticks of the new stream (default: as many as before)."),
+    horizon: int | None = Option(
+        None, help="Ticks of the new stream (default: as many as before)."
+    ),
     carry_totals: bool = Option(
-        False, "--carry-totals", help="Its running totals continue from the old ones; errors add up."
+        False,
+        "--carry-totals",
+        help="Its running totals continue from the old ones; errors add up.",
     ),
     name: str | None = Option(None, help="Its name (default: the next number, flu-2 after flu)."),
     db: Db = "evercount.db",
@@ -145,10 +181,11 @@ def renew(
     key_file: KeyFile = None,
     yes: Yes = False,
 ) -> None:
-    """Let a stream go on when its horizon ends: the same declaration, new noise, from that instant on.
+    """Let a stream go on when its horizon ends: the same declaration, new noise, from that instant
+    on.
 
-    It may be done before or after the end. What both cost together is stated, and the cap of the store applies. Events
-    that are sent to the old name after its end go to the new stream.
+    It may be done before or after the end. What both cost together is stated, and the cap of the
+    store applies. Events that are sent to the old name after its end go to the new stream.
     """
     import time
 
@@ -161,7 +198,9 @@ def renew(
             typer.echo(successor_text(known.stream.cost))
             if not yes:
                 typer.confirm("Go on?", abort=True)
-        heir = renew_stream(opened, stream, time.time(), horizon=horizon, new_name=name, carry_totals=carry_totals)
+        heir = renew_stream(
+            opened, stream, time.time(), horizon=horizon, new_name=name, carry_totals=carry_totals
+        )
     typer.echo(f"{heir.name!r} continues {stream!r}")
 
 
@@ -182,23 +221,37 @@ def cap(
     from evercount.store import Cap, Reading, set_cap
 
     if (epsilon is None) != (delta is None) or (remove and epsilon is not None):
-        raise ParameterError("give both --epsilon and --delta, or --remove, or nothing to see the cap")
+        raise ParameterError(
+            "give both --epsilon and --delta, or --remove, or nothing to see the cap"
+        )
     if epsilon is not None or remove:
         with open_store(db, key_file, head) as opened:
-            set_cap(opened.database, None if epsilon is None or delta is None else Cap(epsilon, delta))
+            set_cap(
+                opened.database, None if epsilon is None or delta is None else Cap(epsilon, delta)
+            )
     with closing(Reading.open(db)) as reading:
         shown = reading.ledger().get("cap")
-    typer.echo("no cap" if shown is None else f"cap: epsilon {shown['epsilon']:g}, delta {shown['delta']:g}")
+    typer.echo(
+        "no cap"
+        if shown is None
+        else f"cap: epsilon {shown['epsilon']:g}, delta {shown['delta']:g}"
+    )
 
 
 @store.command("add-keys")
 def add_keys(
-    stream: StreamName, keys: Keys, db: Db = "evercount.db", head: Head = None, key_file: KeyFile = None
+    stream: StreamName,
+    keys: Keys,
+    db: Db = "evercount.db",
+    head: Head = None,
+    key_file: KeyFile = None,
 ) -> None:
-    """Let keys join a stream from its open tick on: a new region. They have no history and noise of their own.
+    """Let keys join a stream from its open tick on: a new region. They have no history and noise of
+    their own.
 
-    It spends nothing: the privacy is that of the stream with all keys from the start. Do not choose the keys, or the
-    day, by looking at the events. Keys that are there already are left alone. The service must be stopped.
+    It spends nothing: the privacy is that of the stream with all keys from the start. Do not choose
+    the keys, or the day, by looking at the events. Keys that are there already are left alone. The
+    service must be stopped.
     """
     from evercount.front_door.declare_stream import listed_keys
     from evercount.store.stream_life import join_keys
@@ -216,9 +269,14 @@ def add_keys(
 
 @store.command("remove-keys")
 def remove_keys(
-    stream: StreamName, keys: Keys, db: Db = "evercount.db", head: Head = None, key_file: KeyFile = None
+    stream: StreamName,
+    keys: Keys,
+    db: Db = "evercount.db",
+    head: Head = None,
+    key_file: KeyFile = None,
 ) -> None:
-    """Show no numbers of these keys from the open tick on. What was published stays; add-keys shows them again.
+    """Show no numbers of these keys from the open tick on. What was published stays; add-keys shows
+    them again.
 
     They are counted as before. The service must be stopped.
     """
@@ -230,7 +288,10 @@ def remove_keys(
         live = _find(opened, stream)
         labels = [label_of(key) for key in listed_keys(keys, live.declaration, "keys")]
         hidden, tick = hide_keys(opened, stream, labels), live.open_tick
-    typer.echo(f"no longer shown in {stream!r} from tick {tick} on: {', '.join(hidden) or 'no further key'}")
+    typer.echo(
+        f"no longer shown in {stream!r} from tick {tick} on: "
+        f"{', '.join(hidden) or 'no further key'}"
+    )
 
 
 def _find(opened: Store, stream: str) -> LiveStream:
@@ -243,16 +304,21 @@ def _find(opened: Store, stream: str) -> LiveStream:
 
 @store.command()
 def forget(
-    person: Annotated[str, Argument(help="Id of the person, as events have it; - reads it from standard input.")],
-    stream: Annotated[str | None, Option(help="Only this stream; default: all that know ids of persons.")] = None,
+    person: Annotated[
+        str, Argument(help="Id of the person, as events have it; - reads it from standard input.")
+    ],
+    stream: Annotated[
+        str | None, Option(help="Only this stream; default: all that know ids of persons.")
+    ] = None,
     db: Db = "evercount.db",
     head: Head = None,
     key_file: KeyFile = None,
 ) -> None:
-    """Delete what the store still holds of a person: events of open ticks, and what caps know of them.
+    """Delete what the store still holds of a person: events of open ticks, and what caps know of
+    them.
 
-    What was released stays. It says what else stays and why, in the same words whether or not the person was there.
-    The service must be stopped. Backups keep what they held.
+    What was released stays. It says what else stays and why, in the same words whether or not the
+    person was there. The service must be stopped. Backups keep what they held.
     """
     from evercount.store.forget_person import forget_person, forgets_in
 
@@ -260,7 +326,10 @@ def forget(
     with open_store(db, key_file, head) as opened:
         names = [_find(opened, stream).name] if stream is not None else forgets_in(opened)
         if not names:
-            typer.echo("no stream of this store takes ids of persons through the service: nothing is kept under an id")
+            typer.echo(
+                "no stream of this store takes ids of persons through the service: nothing is kept "
+                "under an id"
+            )
         for one in names:
             lines = forget_person(opened, one, name)
             typer.echo(f"{one}: nothing in its open ticks is under this id.")
@@ -281,8 +350,9 @@ def note(
 ) -> None:
     """Write a public note on ticks, or declare ticks missing before they close.
 
-    It is published as it is, in charts, tables and exports: write nothing that you know only from the events, and do
-    not call ticks missing because of their counts. While a service runs on the store, use `evercount streams note`.
+    It is published as it is, in charts, tables and exports: write nothing that you know only from
+    the events, and do not call ticks missing because of their counts. While a service runs on the
+    store, use `evercount streams note`.
     """
     from evercount.declarations.view_names import NewMark
     from evercount.store.stream_life import mark_ticks
@@ -299,17 +369,24 @@ def export_releases(
     db: Db = "evercount.db",
     output: Path | None = Option(None, help="File to write; otherwise standard output."),
     form: str = Option("csv", "--format", help="csv, json, jsonl or parquet."),
-    lake: str | None = Option(None, help="Append new ticks to delta:FOLDER or iceberg:FOLDER/namespace.table."),
-    full_digits: bool = Option(False, "--full-digits", help="All digits, instead of as many as the error allows."),
+    lake: str | None = Option(
+        None, help="Append new ticks to delta:FOLDER or iceberg:FOLDER/namespace.table."
+    ),
+    full_digits: bool = Option(
+        False, "--full-digits", help="All digits, instead of as many as the error allows."
+    ),
     head: Head = None,
 ) -> None:
-    """Write all releases of a stream: tick, start, cell, value, std, low, high. Published numbers only.
+    """Write all releases of a stream: tick, start, cell, value, std, low, high. Published numbers
+    only.
 
     The description of a CSV is written next to it, as NAME.csv.meta.json.
 
-    With --lake only the ticks that the table lacks are written, each once, however often the command runs.
+    With --lake only the ticks that the table lacks are written, each once, however often the
+    command runs.
 
-    A history that differs from the published one (the database was put back from another copy) is refused.
+    A history that differs from the published one (the database was put back from another copy) is
+    refused.
     """
     from evercount._safe_files import refuse_link
     from evercount._validate import check_name
@@ -325,7 +402,10 @@ def export_releases(
         newest = HeadFile(head or default_path(reading.database))
         why = reading.check_head(newest).get(stream) if newest.read() is not None else None
         if why is not None and not why.readable:
-            raise StoreError("the history in this database is not the one that was published; nothing was written")
+            raise StoreError(
+                "the history in this database is not the one that was published; nothing was "
+                "written"
+            )
         stored, tables = reading.tables_of(stream)
         declaration = stored.declaration
         tables = tables if full_digits or lake is not None else map(round_table, tables)
@@ -339,7 +419,11 @@ def export_releases(
             typer.echo(f"{lake}: {rows} new rows", err=True)
             return
         with output.open("wb") if output else nullcontext(sys.stdout.buffer) as file:
-            write_tables(cast(Kind, form), file, tables, declaration.schedule, {"evercount.guarantee": said})
+            write_tables(
+                cast(Kind, form), file, tables, declaration.schedule, {"evercount.guarantee": said}
+            )
         if output and form == "csv":
-            facts = public_facts(declaration, said, reading.marks(stored.id), full_digits=full_digits)
+            facts = public_facts(
+                declaration, said, reading.marks(stored.id), full_digits=full_digits
+            )
             describe_file(output, facts)

@@ -1,10 +1,13 @@
-"""LogConsumer: messages of a log → totals in the store, together with where the log goes on → due ticks released.
+"""LogConsumer: messages of a log → totals in the store, together with where the log goes on → due
+ticks released.
 
-One round reads all that the log held when it began, and then closes the ticks that had ended by then. So a tick is
-closed only after everything that the log held at its end was counted, also after days without a run. MessageCounter
-adds up the messages, each a JSON object, by the SQL that counts files.
+One round reads all that the log held when it began, and then closes the ticks that had ended by
+then. So a tick is closed only after everything that the log held at its end was counted, also after
+days without a run. MessageCounter adds up the messages, each a JSON object, by the SQL that counts
+files.
 
-Numbers about a consumer for Prometheus. They move with single events: for the operator, on 127.0.0.1 only.
+Numbers about a consumer for Prometheus. They move with single events: for the operator, on
+127.0.0.1 only.
 """
 
 from __future__ import annotations
@@ -39,14 +42,19 @@ from evercount.store.named_events import NamedEvents, UserEvents
 
 TOO_FAR = max(REASONS) + 1
 AFTER_END = TOO_FAR + 1
-BAD = {**REASONS, TOO_FAR: "a time too many ticks ahead of the open one", AFTER_END: "after the end of the stream"}
+BAD = {
+    **REASONS,
+    TOO_FAR: "a time too many ticks ahead of the open one",
+    AFTER_END: "after the end of the stream",
+}
 
 
 @dataclass(frozen=True, eq=False)
 class CountedMessages(Counted):
     """What messages add up to. Secret."""
 
-    bad: Sequence[tuple[int, str]] = field(default_factory=tuple)  # number (from 0) and reason of each
+    # number (from 0) and reason of each
+    bad: Sequence[tuple[int, str]] = field(default_factory=tuple)
 
 
 def check_declaration(declaration: StreamDeclaration) -> None:
@@ -66,7 +74,9 @@ class MessageCounter:
         check_declaration(declaration)
         self._declaration = declaration
         used = columns_of(declaration).used
-        self._source = _Batch(scratch / "none", "the log", "jsonl", "none", used, ("VARCHAR",) * len(used))
+        self._source = _Batch(
+            scratch / "none", "the log", "jsonl", "none", used, ("VARCHAR",) * len(used)
+        )
         self._connection = connect(scratch)
         if declaration.query.discovery is None:
             prepare(self._connection, declaration, (self._source,))
@@ -77,8 +87,9 @@ class MessageCounter:
     def count(self, messages: Messages, last: int) -> CountedMessages:
         """Add up messages: those of ticks after `last` or after the horizon are bad.
 
-        **Guarantee.** One message adds to one cell of one tick, by its own time, key and value alone: the promise of
-        `files.count_rows.count`, with its SQL. Test: tests/consume/test_consume_log.py.
+        **Guarantee.** One message adds to one cell of one tick, by its own time, key and value
+        alone: the promise of `files.count_rows.count`, with its SQL. Test:
+        tests/consume/test_consume_log.py.
         """
         pa: Any = library("pyarrow")
         declaration, query = self._declaration, self._declaration.query
@@ -90,32 +101,47 @@ class MessageCounter:
         self._connection.register("messages", pa.table({"line": lines}))
         try:
             if query.discovery is not None:
-                self._connection.execute("DROP TYPE IF EXISTS cell_key; DROP TABLE IF EXISTS cell_name")
+                self._connection.execute(
+                    "DROP TYPE IF EXISTS cell_key; DROP TABLE IF EXISTS cell_name"
+                )
                 names = prepare(self._connection, declaration, (self._source,))
             found = self._connection.execute(rows).fetchnumpy()
         finally:
             self._connection.unregister("messages")
         place, number = _numbers(found["place"]), _numbers(found["n"]) - 1
         good = place > 0
-        bad = [(at, BAD[-reason]) for at, reason in zip(number[~good].tolist(), place[~good].tolist(), strict=True)]
+        bad = [
+            (at, BAD[-reason])
+            for at, reason in zip(number[~good].tolist(), place[~good].tolist(), strict=True)
+        ]
         place, who = place[good], found["who"][good].tolist()
-        cell, units, time, order = (_numbers(found[name])[good] for name in ("cell", "units", "us", "o"))
+        cell, units, time, order = (
+            _numbers(found[name])[good] for name in ("cell", "units", "us", "o")
+        )
         if columns_of(declaration).order is None:
             order = np.asarray(messages.orders, np.int64)[number[good]]
         none = TickTotals.none(query.cells)
         if query.people is not None:
-            return CountedMessages(none, None, [NamedEvents(place, who, np.stack([cell, time, order], axis=1))], bad)
+            return CountedMessages(
+                none, None, [NamedEvents(place, who, np.stack([cell, time, order], axis=1))], bad
+            )
         keys: list[str] = []
         if query.discovery is not None:  # each cell is then a place among the keys that came
             places, cell = np.unique(cell, return_inverse=True)
             keys = [names[place] for place in places.tolist()]
         if declaration.budget.unit == "user":
-            return CountedMessages(none, UserEvents(place, who, time, order, cell, units, keys=keys), bad=bad)
+            return CountedMessages(
+                none, UserEvents(place, who, time, order, cell, units, keys=keys), bad=bad
+            )
         if query.discovery is not None:
             (tick, cell), events = np.unique([place, cell], axis=1, return_counts=True)
-            return CountedMessages(none, None, [NamedEvents(tick, [keys[at] for at in cell], events[:, None])], bad)
+            return CountedMessages(
+                none, None, [NamedEvents(tick, [keys[at] for at in cell], events[:, None])], bad
+            )
         by_tick = np.argsort(place, kind="stable")
-        sums = rows_of(query).totals(place[by_tick], cell[by_tick], np.ones_like(place), units[by_tick])
+        sums = rows_of(query).totals(
+            place[by_tick], cell[by_tick], np.ones_like(place), units[by_tick]
+        )
         return CountedMessages(TickTotals.of(query.cells, *sums), bad=bad)
 
 
@@ -130,7 +156,8 @@ def _lines(bodies: Sequence[bytes]) -> list[str]:
         try:
             line = body.decode()
             if "\n" in line:
-                json.loads(line)  # then line ends are between the parts of the JSON text, not inside a string
+                # then line ends are between the parts of the JSON text, not inside a string
+                json.loads(line)
                 line = line.replace("\n", " ")
         except (ValueError, RecursionError):
             line = ""
@@ -142,7 +169,8 @@ NAME = "evercount_log"
 
 
 class LogMetrics:
-    """Lag, messages, set-aside messages and released ticks of each stream; served if a port is given."""
+    """Lag, messages, set-aside messages and released ticks of each stream; served if a port is
+    given."""
 
     def __init__(self, port: int | None) -> None:
         registry, by = CollectorRegistry(), ["stream"]
@@ -175,34 +203,40 @@ class LogMetrics:
 
 
 MOST_MESSAGES = 20_000  # messages that are counted and committed together
-LEAST_JUDGED = 1000  # in batches of so many messages most must be events: else producers changed what they send
+# in batches of so many messages most must be events: else producers changed what they send
+LEAST_JUDGED = 1000
 STALL_SECONDS = 30.0
 ASIDE = b'{"partition": '  # how each line of --rejects begins
 Progress = Callable[[int, int], None]
 
 
 def _open_rejects(path: Path) -> IO[bytes]:
-    """Open a file of messages that were set aside, to append to it; several streams may share it."""
+    """Open a file of messages that were set aside, to append to it; several streams may share
+    it."""
     with disk_errors(f"--rejects {path} cannot be written"):
         file = os.fdopen(open_private(path, os.O_CREAT | os.O_RDWR | os.O_APPEND), "ab+")
         file.seek(0)
         if file.read(len(ASIDE)) in (b"", ASIDE):
             return file
         file.close()
-    raise ParameterError(f"{path} is not a file of messages that were set aside: choose another name")
+    raise ParameterError(
+        f"{path} is not a file of messages that were set aside: choose another name"
+    )
 
 
 class LogConsumer:
-    """Feeds one stream of a store from one log. `now` is in microseconds since 1970, `scratch` a private folder.
+    """Feeds one stream of a store from one log. `now` is in microseconds since 1970, `scratch` a
+    private folder.
 
-    With `new_log` the log may be new although the stream was fed from another one: it then holds no event that was
-    counted already. With `skip_lost` it goes on where the log has deleted messages before they were counted.
+    With `new_log` the log may be new although the stream was fed from another one: it then holds no
+    event that was counted already. With `skip_lost` it goes on where the log has deleted messages
+    before they were counted.
 
-    **Guarantee.** Every message counts once: where the log goes on is committed in the transaction that adds the
-    messages' totals (`store/accept_totals.py`), and nothing else remembers it. After a crash the log is read from
-    there; a second consumer's batch has a number that is taken, and is refused. Assumption: the log gives the same
-    messages under the same positions. Tests: tests/consume/test_consume_log.py and
-    tests/contracts/test_kill_all_doors.py.
+    **Guarantee.** Every message counts once: where the log goes on is committed in the transaction
+    that adds the messages' totals (`store/accept_totals.py`), and nothing else remembers it. After
+    a crash the log is read from there; a second consumer's batch has a number that is taken, and is
+    refused. Assumption: the log gives the same messages under the same positions. Tests:
+    tests/consume/test_consume_log.py and tests/contracts/test_kill_all_doors.py.
     """
 
     def __init__(
@@ -225,44 +259,51 @@ class LogConsumer:
         self._query = "log " + hashlib.blake2b(source.identity.encode(), digest_size=16).hexdigest()
         known, position = self._fed.last_batches(), self._fed.position(self._query)
         self._batch = known.get(self._query, -1) + 1
-        kept: dict[str, Any] = {"next": {}, "bad": {}, "lost": 0} if position is None else json.loads(position)
+        kept: dict[str, Any] = (
+            {"next": {}, "bad": {}, "lost": 0} if position is None else json.loads(position)
+        )
         self._stored: dict[str, int] = kept["next"]
         self.bad: Counter[str] = Counter(kept["bad"])
         self.lost: int = kept["lost"]
         self._at = self._begin(skip_lost)
 
     def _begin(self, skip_lost: bool) -> dict[str, int]:
-        """Where to read from: the stored positions, or the first one; refused where messages are gone."""
+        """Where to read from: the stored positions, or the first one; refused where messages are
+        gone."""
         first, end = self._source.reach()
         at = {name: self._stored.get(name, first[name]) for name in first}
         for name, position in at.items():
             if position > end[name]:
                 raise Conflict(
-                    f"the log ends at {end[name]} and the store has counted up to {position}: it is another log of the "
-                    "same name, or an older copy. Nothing was counted; put the log back, or start a new stream"
+                    f"the log ends at {end[name]} and the store has counted up to {position}: it "
+                    "is another log of the same name, or an older copy. Nothing was counted; put "
+                    "the log back, or start a new stream"
                 )
             if position < first[name]:
                 gone = first[name] - position
                 if not skip_lost:
                     raise InputError(
-                        f"the log has deleted {gone} positions before they were counted, {position} to "
-                        f"{first[name] - 1}. Keep messages longer, or continue without them with --skip-lost, which "
-                        "counts them as lost"
+                        f"the log has deleted {gone} positions before they were counted, "
+                        f"{position} to {first[name] - 1}. Keep messages longer, or continue "
+                        "without them with --skip-lost, which counts them as lost"
                     )
                 self.lost += gone
                 at[name] = first[name]
         self._source.start(at)
         return at
 
-    def round(self, now: int, wait: int = 0, progress: Progress = lambda messages, left: None) -> tuple[range, int]:
-        """Count all that the log holds now, then release the ticks that have ended `wait` microseconds ago. After every
-        commit `progress` is told how many messages were counted and how many are left. Returns the released ticks, and
-        how many messages were read."""
+    def round(
+        self, now: int, wait: int = 0, progress: Progress = lambda messages, left: None
+    ) -> tuple[range, int]:
+        """Count all that the log holds now, then release the ticks that have ended `wait`
+        microseconds ago. After every commit `progress` is told how many messages were counted and
+        how many are left. Returns the released ticks, and how many messages were read."""
         number = 0
         if not self._fed.finished:
             _, end = self._source.reach()
             if set(end) - set(self._at):
-                self._at = {**dict.fromkeys(end, 0), **self._at}  # a partition that was added begins with its first
+                # a partition that was added begins with its first
+                self._at = {**dict.fromkeys(end, 0), **self._at}
                 self._source.start(self._at)
             progress(0, left := self._left(end))
             moved = monotonic()
@@ -276,8 +317,11 @@ class LogConsumer:
                 if monotonic() - moved > STALL_SECONDS:
                     raise LogUnreachable(f"the log gave nothing for {STALL_SECONDS:g} seconds")
                 progress(len(messages.bodies), left := self._left(end))
-        if self._fed.due(now) and self._at != self._stored:  # messages of other subjects were passed over
-            self._commit(self._at, self.bad, self._counter.count(Messages((), (), {}), self._fed.last_tick))
+        # messages of other subjects were passed over
+        if self._fed.due(now) and self._at != self._stored:
+            self._commit(
+                self._at, self.bad, self._counter.count(Messages((), (), {}), self._fed.last_tick)
+            )
         return self._fed.close_due(now, wait), number
 
     @property
@@ -294,15 +338,17 @@ class LogConsumer:
         no_events = len(found.bad) - reasons[BAD[AFTER_END]]
         if size >= LEAST_JUDGED and 2 * no_events > size:
             raise InputError(
-                f"{no_events} of {size} messages are not events ({reasons.most_common(1)[0][0]}): the producers "
-                "have changed what they send. None of them were counted; the log is read again from there"
+                f"{no_events} of {size} messages are not events ({reasons.most_common(1)[0][0]}): "
+                "the producers have changed what they send. None of them were counted; the log is "
+                "read again from there"
             )
         self._set_aside(messages, found)
         self._commit(messages.after, self.bad + reasons, found)
 
     def _set_aside(self, messages: Messages, found: CountedMessages) -> None:
-        """Bring the messages that are not events to the disk, as JSON lines for the operator's eyes (0600), before the
-        commit of their batch: a crash in between leaves them there twice, with the same stream and position."""
+        """Bring the messages that are not events to the disk, as JSON lines for the operator's eyes
+        (0600), before the commit of their batch: a crash in between leaves them there twice, with
+        the same stream and position."""
         if self._rejects is None or not found.bad:
             return
         for number, reason in found.bad:
@@ -322,7 +368,10 @@ class LogConsumer:
     def _commit(self, after: Positions, bad: Counter[str], found: CountedMessages) -> None:
         position = json.dumps({"next": dict(after), "bad": bad, "lost": self.lost}).encode()
         if not self._fed.accept(self._query, self._batch, found, self._new_log, position):
-            raise Conflict("another program counts the messages of this log for the same stream: run only one of them")
+            raise Conflict(
+                "another program counts the messages of this log for the same stream: run only one "
+                "of them"
+            )
         self._batch += 1
         self._stored, self.bad = dict(after), bad
 

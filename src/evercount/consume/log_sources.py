@@ -1,8 +1,9 @@
 """Logs as sources of events: the interface of any log, with NATS JetStream and Kafka behind it.
 
-Neither server remembers what was read: the store does. Positions are the sequence numbers of a JetStream stream and the
-offsets of each partition of a Kafka topic. JetStream's messages come through a pull consumer without acknowledgements,
-which is made anew from the stored position whenever it is lost.
+Neither server remembers what was read: the store does. Positions are the sequence numbers of a
+JetStream stream and the offsets of each partition of a Kafka topic. JetStream's messages come
+through a pull consumer without acknowledgements, which is made anew from the stored position
+whenever it is lost.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ Positions = Mapping[str, int]  # for each partition the number of the next messa
 
 @dataclass(frozen=True)
 class Messages:
-    """Messages in the order of `orders`. Secret. An order is a whole number that two messages never share, and it grows
-    with the position in a partition."""
+    """Messages in the order of `orders`. Secret. An order is a whole number that two messages never
+    share, and it grows with the position in a partition."""
 
     bodies: Sequence[bytes]
     orders: Sequence[int]
@@ -60,7 +61,8 @@ class LogSource(Protocol):
 
 @dataclass(frozen=True)
 class LogAddress:
-    """Where a log is: nats://host:4222/STREAM?subject=a.> or kafka://host:9092,host:9093/TOPIC?key=value.
+    """Where a log is: nats://host:4222/STREAM?subject=a.> or
+    kafka://host:9092,host:9093/TOPIC?key=value.
 
     >>> LogAddress.parse("kafka://one:9092,two:9092/visits?security.protocol=ssl").hosts
     'one:9092,two:9092'
@@ -77,16 +79,20 @@ class LogAddress:
         example = "write nats://host:4222/STREAM or kafka://host:9092/TOPIC"
         try:
             parts = urlsplit(url)
-            options = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
+            options = parse_qsl(
+                parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)
+            )
         except ValueError:
             raise ParameterError(f"the address of the log cannot be parsed: {example}") from None
         name = unquote(parts.path.strip("/"))
         known = parts.scheme in ("nats", "tls", "kafka") and parts.netloc.rpartition("@")[2] != ""
         if not known or not name or "/" in name or parts.fragment:
-            raise ParameterError(f"not the address of a log: {example}")  # not quoted: it may hold a password
+            # not quoted: it may hold a password
+            raise ParameterError(f"not the address of a log: {example}")
         if parts.scheme == "kafka" and "@" in parts.netloc:
             raise ParameterError(
-                f"a Kafka address has no user before '@': use ?sasl.username=…&sasl.password=…; {example}"
+                "a Kafka address has no user before '@': use ?sasl.username=…&sasl.password=…; "
+                f"{example}"
             )
         if len(dict(options)) < len(options):
             raise ParameterError("an option of the log's address is given twice")
@@ -118,7 +124,11 @@ class JetStream:
         self._complete = asyncio.Event()
         try:
             hosts = [f"{address.scheme}://{host}" for host in address.hosts.split(",")]
-            once: Any = {"allow_reconnect": False, "max_reconnect_attempts": 0, "connect_timeout": ANSWER_SECONDS}
+            once: Any = {
+                "allow_reconnect": False,
+                "max_reconnect_attempts": 0,
+                "connect_timeout": ANSWER_SECONDS,
+            }
             credentials = address.options.get("credentials")
             self._connection = self._ask(nats.connect(hosts, user_credentials=credentials, **once))
             self._stream = self._connection.jetstream(timeout=ANSWER_SECONDS)
@@ -132,11 +142,15 @@ class JetStream:
         try:
             return self._loop.run_until_complete(asyncio.wait_for(question, 3 * ANSWER_SECONDS))
         except (NatsError, OSError, TimeoutError) as error:
-            raise LogUnreachable(f"the NATS server does not answer: {type(error).__name__} {error}".rstrip()) from None
+            raise LogUnreachable(
+                f"the NATS server does not answer: {type(error).__name__} {error}".rstrip()
+            ) from None
 
     async def _info(self) -> Any:
         """The answer as it is: the client's own class drops fields that we need."""
-        answer = await self._connection.request(f"$JS.API.STREAM.INFO.{self._name}", timeout=ANSWER_SECONDS)
+        answer = await self._connection.request(
+            f"$JS.API.STREAM.INFO.{self._name}", timeout=ANSWER_SECONDS
+        )
         info = json.loads(answer.data)
         if info.get("error", {}).get("code") == 404:
             raise InputError(f"the NATS server has no stream {self._name!r}")
@@ -156,7 +170,9 @@ class JetStream:
     async def _begin(self) -> None:
         if not self._inbox:
             self._inbox = self._connection.new_inbox()
-            await self._connection.subscribe(self._inbox, cb=self._take, pending_msgs_limit=-1, pending_bytes_limit=-1)
+            await self._connection.subscribe(
+                self._inbox, cb=self._take, pending_msgs_limit=-1, pending_bytes_limit=-1
+            )
         made = await self._stream.add_consumer(
             self._name,
             ConsumerConfig(
@@ -176,7 +192,8 @@ class JetStream:
             self._complete.set()
 
     def read(self, most: int) -> Messages:
-        """See LogSource. That nothing is left of what `reach` saw moves the position, too: subjects may be filtered."""
+        """See LogSource. That nothing is left of what `reach` saw moves the position, too: subjects
+        may be filtered."""
         try:
             return self._ask(self._read(most))
         except LogUnreachable:
@@ -221,7 +238,8 @@ class JetStream:
 
 
 READ_SECONDS = 0.2
-PARTITION_BITS = 48  # an order is partition · 2^48 + offset: no other events change where a person's stand
+# an order is partition · 2^48 + offset: no other events change where a person's stand
+PARTITION_BITS = 48
 OURS = {
     "group.id": "evercount",  # librdkafka asks for one; nothing is ever committed to it
     "enable.auto.commit": False,
@@ -237,7 +255,9 @@ class KafkaTopic:
 
     def __init__(self, address: LogAddress) -> None:
         if taken := [name for name in (*OURS, "bootstrap.servers") if name in address.options]:
-            raise ParameterError(f"the option {taken[0]!r} cannot be set: offsets are kept in the store")
+            raise ParameterError(
+                f"the option {taken[0]!r} cannot be set: offsets are kept in the store"
+            )
         self._topic = address.name
         self._next: dict[str, int] = {}
         self._failure = ""
@@ -245,14 +265,19 @@ class KafkaTopic:
             own = {**OURS, "bootstrap.servers": address.hosts, "error_cb": self._failed}
             self._consumer = Consumer({"log_level": 0, **address.options, **own})
         except KafkaException as error:
-            raise ParameterError(f"an option of the Kafka address is not legal: {error.args[0].str()}") from None
-        self.identity = json.dumps(["kafka", self._metadata().cluster_id, self._topic])  # the cluster and the topic
+            raise ParameterError(
+                f"an option of the Kafka address is not legal: {error.args[0].str()}"
+            ) from None
+        # the cluster and the topic
+        self.identity = json.dumps(["kafka", self._metadata().cluster_id, self._topic])
 
     def _failed(self, error: KafkaError) -> None:
         self._failure = error.str()
 
     def _unreachable(self, error: KafkaException) -> LogUnreachable:
-        return LogUnreachable(f"the Kafka brokers do not answer: {self._failure or error.args[0].str()}")
+        return LogUnreachable(
+            f"the Kafka brokers do not answer: {self._failure or error.args[0].str()}"
+        )
 
     def _metadata(self) -> Any:
         try:
@@ -269,14 +294,18 @@ class KafkaTopic:
         try:
             for number in sorted(topic.partitions):
                 place = TopicPartition(self._topic, number)
-                first[str(number)], end[str(number)] = self._consumer.get_watermark_offsets(place, ANSWER_SECONDS)
+                first[str(number)], end[str(number)] = self._consumer.get_watermark_offsets(
+                    place, ANSWER_SECONDS
+                )
         except KafkaException as error:
             raise self._unreachable(error) from None
         return first, end
 
     def start(self, positions: Positions) -> None:
         self._next = dict(positions)
-        self._consumer.assign([TopicPartition(self._topic, int(name), at) for name, at in positions.items()])
+        self._consumer.assign(
+            [TopicPartition(self._topic, int(name), at) for name, at in positions.items()]
+        )
 
     def read(self, most: int) -> Messages:
         bodies: dict[int, bytes] = {}

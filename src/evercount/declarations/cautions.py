@@ -1,4 +1,5 @@
-"""What is said about a declaration: what it publishes, what is risky in it, and how it differs from a known one."""
+"""What is said about a declaration: what it publishes, what is risky in it, and how it differs from
+a known one."""
 
 from __future__ import annotations
 
@@ -23,9 +24,11 @@ NOISE = ("budget", "factorization", "noise_for")  # what `settle` names
 
 
 def _with_open_noise(known: Settled, wanted: StreamDeclaration) -> dict[str, Any]:
-    """A declaration as a table, which says what the known stream has wherever it leaves the noise open.
+    """A declaration as a table, which says what the known stream has wherever it leaves the noise
+    open.
 
-    Nothing is chosen or fitted. Laplace noise, with δ = 0, is no other noise for who asks for some δ and names none.
+    Nothing is chosen or fitted. Laplace noise, with δ = 0, is no other noise for who asks for some
+    δ and names none.
     """
     if wanted.revise_for != known.revise_for:  # other noise, and that is not the reason
         return {**wanted.to_dict(), **{name: known.to_dict()[name] for name in NOISE}}
@@ -42,14 +45,16 @@ def _with_open_noise(known: Settled, wanted: StreamDeclaration) -> dict[str, Any
 
 
 def declares_again(known: Settled, wanted: StreamDeclaration) -> bool:
-    """Whether a stream is declared again, in every field that makes it this one or that readers see."""
+    """Whether a stream is declared again, in every field that makes it this one or that readers
+    see."""
     mine, theirs = ((one.name, one.description, one.public) for one in (known, wanted))
     return mine == theirs and not differences(known, wanted)
 
 
 def differences(known: Settled, wanted: StreamDeclaration) -> list[str]:
-    """What makes `wanted` another stream, in words; empty where it declares the known one again. A start may be left
-    open by either. Names, descriptions, views, who may read, and what becomes of late events do not matter here."""
+    """What makes `wanted` another stream, in words; empty where it declares the known one again. A
+    start may be left open by either. Names, descriptions, views, who may read, and what becomes of
+    late events do not matter here."""
     mine, theirs = known.to_dict(), _with_open_noise(known, wanted)
     if known.query.name == wanted.query.name:
         found = _changes(mine["query"]["parameters"], theirs["query"]["parameters"])
@@ -60,22 +65,29 @@ def differences(known: Settled, wanted: StreamDeclaration) -> list[str]:
     found += _changes(mine, theirs, [name for name in mine if name not in apart])
     if not known.schedule.same_ticks(wanted.schedule):
         found += _changes(mine, theirs, ["tick", "start", "zone"])
-    if known.stream_postprocess != wanted.stream_postprocess and known.postprocess == wanted.postprocess:
-        found += _changes(mine, theirs, ["views"])  # with views they are post-processed, and not the releases
+    if (
+        known.stream_postprocess != wanted.stream_postprocess
+        and known.postprocess == wanted.postprocess
+    ):
+        # with views they are post-processed, and not the releases
+        found += _changes(mine, theirs, ["views"])
     return found
 
 
 def changed_noise(known: Settled, wanted: StreamDeclaration) -> str:
-    """What to say where a declaration asks a running stream for the noise of other views; empty where it does not."""
+    """What to say where a declaration asks a running stream for the noise of other views; empty
+    where it does not."""
     if wanted.noise_for in ((), known.noise_for):
         return ""
     return (
-        f" (its noise is for {', '.join(known.noise_for)} and stays so: noise_for of a running stream cannot change, "
-        "while views may)"
+        f" (its noise is for {', '.join(known.noise_for)} and stays so: noise_for of a running "
+        "stream cannot change, while views may)"
     )
 
 
-def _changes(before: dict[str, Any], after: dict[str, Any], names: Iterable[str] | None = None) -> list[str]:
+def _changes(
+    before: dict[str, Any], after: dict[str, Any], names: Iterable[str] | None = None
+) -> list[str]:
     return [
         f"the {name} are different, or in a different order"
         if name in ("keys", "paths")
@@ -86,12 +98,16 @@ def _changes(before: dict[str, Any], after: dict[str, Any], names: Iterable[str]
 
 
 TINY_EPSILON = 0.01  # below this a count of one hundred is lost in the noise, unless delta is large
-WEAK_EPSILON = 10.0  # above this an outcome may be more than 22,000 times as likely with an event as without it
+# above this an outcome may be more than 22,000 times as likely with an event as without it
+WEAK_EPSILON = 10.0
 
 
 def declared_text(declaration: StreamDeclaration) -> GuaranteeText:
-    """The guarantee of a declared stream, in whose words a tick is a day where the schedule says so."""
-    return guarantee_text(declaration.budget, enforced_by(declaration.released_query, None), declaration.tick)
+    """The guarantee of a declared stream, in whose words a tick is a day where the schedule says
+    so."""
+    return guarantee_text(
+        declaration.budget, enforced_by(declaration.released_query, None), declaration.tick
+    )
 
 
 def cautions(declaration: StreamDeclaration) -> list[str]:
@@ -112,25 +128,26 @@ def cautions(declaration: StreamDeclaration) -> list[str]:
     if epsilon > WEAK_EPSILON:
         factor = f"{math.exp(min(epsilon, 700)):.2g}"
         sentences.append(
-            f"epsilon={epsilon:g} is a weak promise: an outcome may be {factor} times as likely with an event as "
-            "without it. Usual values are 0.1 to 3."
+            f"epsilon={epsilon:g} is a weak promise: an outcome may be {factor} times as likely "
+            "with an event as without it. Usual values are 0.1 to 3."
         )
     if epsilon < TINY_EPSILON:
         sentences.append(
-            f"epsilon={epsilon:g} is very small: what is published may be noise and little else. Usual values are 0.1 "
-            "to 3; `evercount plan` prints the errors before anything is spent."
+            f"epsilon={epsilon:g} is very small: what is published may be noise and little else. "
+            "Usual values are 0.1 to 3; `evercount plan` prints the errors before anything is "
+            "spent."
         )
     if not schedule.manual and schedule.length < SECOND:
         a_day = UNITS["d"] // schedule.length
         sentences.append(
-            f"ticks of {schedule.tick} are very short: they release {a_day:,} times a day, without a pause, and the "
-            "error grows with the number of ticks. Did you mean 1s, 1m or 1h?"
+            f"ticks of {schedule.tick} are very short: they release {a_day:,} times a day, without "
+            "a pause, and the error grows with the number of ticks. Did you mean 1s, 1m or 1h?"
         )
     for name in empty_views(declaration):
         span = name.removeprefix("per-")
         sentences.append(
-            f"view {name!r} will never have a number: no whole {span} lies between the start and the end of the "
-            "stream. Begin earlier, or choose a longer horizon"
+            f"view {name!r} will never have a number: no whole {span} lies between the start and "
+            "the end of the stream. Begin earlier, or choose a longer horizon"
             + (" (weeks begin on Monday)." if span == "week" else ".")
         )
     return sentences
@@ -142,18 +159,21 @@ def empty_views(declaration: StreamDeclaration) -> list[str]:
     if schedule.manual or schedule.start is None or horizon is None:
         return []
     named = [name for name in declaration.views if name in DAYS]
-    short = [name for name in named if horizon < 2 * most_ticks(name, schedule)]  # others hold a whole one
+    # others hold a whole one
+    short = [name for name in named if horizon < 2 * most_ticks(name, schedule)]
     return [name for name in short if not len(view_spans(name, schedule, 0, horizon)[1])]
 
 
 def published_line(declaration: StreamDeclaration, *, new: bool = True, before: float = 0.0) -> str:
-    """What a stream publishes with which error; of a new one without views, what declaring some would change.
+    """What a stream publishes with which error; of a new one without views, what declaring some
+    would change.
 
     `before` is the std of the totals that its running totals go on from.
 
-    >>> published_line(StreamDeclaration.from_dict({"name": "s", "query": "count", "tick": "1h", "horizon": 365,
-    ...     "budget": {"epsilon": 1, "delta": 1e-6}, "views": ["per-tick", "last-7"]}))
-    'Published: new events per tick (std 1.36), the last 7 ticks (std 3.59). Noise: fresh, Laplace, chosen for them.'
+    >>> hourly = {"name": "s", "query": "count", "tick": "1h", "horizon": 365,
+    ...     "budget": {"epsilon": 1, "delta": 1e-6}, "views": ["per-tick", "last-7"]}
+    >>> published_line(StreamDeclaration.from_dict(hourly))
+    'Published: new events per tick (std 1.36), the last 7 ticks (std 3.59). Noise: fresh, ...'
     """
     settled = settle(declaration)
     asked, stream = settled.written, settled.build(replay=True)
@@ -161,34 +181,48 @@ def published_line(declaration: StreamDeclaration, *, new: bool = True, before: 
     if declaration.revise_for is not None:
         first, last = model.errors([1])[0][0][[0, -1]]
         return (
-            f"Published: new events per tick (std {first:.3g}), again after each of the next {declaration.revise_for} "
-            f"ticks (std {last:.3g} in the end). Noise: {stream.factorization.name}, {kind}."
+            f"Published: new events per tick (std {first:.3g}), again after each of the next "
+            f"{declaration.revise_for} ticks (std {last:.3g} in the end). Noise: "
+            f"{stream.factorization.name}, {kind}."
         )
     if not declaration.has_views:
         return "Published: the statistic of all events so far."
     if declaration.query.publishing.own_ticks:
         std = worst_std(model, 1, declaration.horizon or REFERENCE_TICKS)
         line = f"Published: the keys of each tick with their new events (std {std:.3g})."
-        return f"{line} For keys that stay public, declare more views, such as running." if new else line
+        return (
+            f"{line} For keys that stay public, declare more views, such as running."
+            if new
+            else line
+        )
     said = []
     for name in noise_views(declaration.views, declaration.schedule) or settled.noise_for:
         width = view_width(name)
-        what = {RUNNING: "running totals", PER_TICK: "new events per tick"}.get(name, f"the last {width} ticks")
+        what = {RUNNING: "running totals", PER_TICK: "new events per tick"}.get(
+            name, f"the last {width} ticks"
+        )
         std = worst_std(model, width, declaration.horizon or REFERENCE_TICKS)
         said.append(f"{what} (std {math.hypot(std, before if name == RUNNING else 0.0):.3g})")
     why = ", chosen for them" if asked.factorization is None else ", as declared" if new else ""
     line = f"Published: {', '.join(said)}. Noise: {stream.factorization.name}, {kind}{why}."
     if not new or declaration.views or asked.noise_for:
         return line
-    other, first = ("running totals", RUNNING) if declaration.main_view == PER_TICK else ("single ticks", PER_TICK)
-    return f"{line} For {other} or weeks declare `views` {first}, last-7: they have different noise."
+    other, first = (
+        ("running totals", RUNNING)
+        if declaration.main_view == PER_TICK
+        else ("single ticks", PER_TICK)
+    )
+    return (
+        f"{line} For {other} or weeks declare `views` {first}, last-7: they have different noise."
+    )
 
 
 def late_text(declaration: StreamDeclaration) -> str:
-    """What becomes of events that come late, for readers: the rule, never whether some came. Empty where ticks are
-    closed by hand, as no event is late then.
+    """What becomes of events that come late, for readers: the rule, never whether some came. Empty
+    where ticks are closed by hand, as no event is late then.
 
-    >>> daily = {"name": "s", "query": "count", "tick": "1d", "zone": "UTC", "budget": {"epsilon": 1, "delta": 1e-9}}
+    >>> daily = {"name": "s", "query": "count", "tick": "1d", "zone": "UTC",
+    ...     "budget": {"epsilon": 1, "delta": 1e-9}}
     >>> late_text(StreamDeclaration.from_dict(daily))
     'an event that arrives after its day was published is not counted'
     """
@@ -200,7 +234,10 @@ def late_text(declaration: StreamDeclaration) -> str:
         return f"an event that arrives after its {word} was published {where}"
     if declaration.revise_for is None:
         return f"an event that arrives after its {word} was published is not counted"
-    again = f"a number is published {declaration.revise_for} more times, with the events that have arrived by then"
+    again = (
+        f"a number is published {declaration.revise_for} more times, with the events that have "
+        "arrived by then"
+    )
     return f"{again}; what arrives later is not counted"
 
 
@@ -224,7 +261,9 @@ def public_facts(
         "adjacency": budget.adjacency,
         "unit": "person" if budget.unit == "user" else "event",
         "period": budget.period,
-        "counted": counted_text(budget, enforced_by(declaration.released_query, None), declaration.tick),
+        "counted": counted_text(
+            budget, enforced_by(declaration.released_query, None), declaration.tick
+        ),
         "guarantee": guarantee,
         "query": declaration.query.name,
         "tick": declaration.tick,

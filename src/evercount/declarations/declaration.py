@@ -1,7 +1,9 @@
-"""StreamDeclaration: all that an operator says about one stream, once and for all. Every door reads the same one.
+"""StreamDeclaration: all that an operator says about one stream, once and for all. Every door reads
+the same one.
 
-It is data: defaults are filled in and all is checked, and no noise is chosen or fitted. `settle.py` does that, once.
-One TOML form (`streams.toml`, an array of tables named `stream`), one JSON form and one schema with the same fields.
+It is data: defaults are filled in and all is checked, and no noise is chosen or fitted. `settle.py`
+does that, once. One TOML form (`streams.toml`, an array of tables named `stream`), one JSON form
+and one schema with the same fields.
 """
 
 from __future__ import annotations
@@ -14,7 +16,14 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, PlainValidator, TypeAdapter
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    TypeAdapter,
+)
 
 from evercount._validate import check_kind
 from evercount.declarations import fields
@@ -40,77 +49,121 @@ from evercount.queries import Query
 class StreamDeclaration:
     """A declared stream. Immutable: another budget, query or schedule is another stream.
 
-    >>> daily = StreamDeclaration.from_dict({"name": "flu", "query": "count", "budget": {"epsilon": 1, "delta": 1e-9},
-    ...     "tick": "1d", "zone": "Europe/Vienna", "start": "2026-01-01"})
+    >>> daily = StreamDeclaration.from_dict({"name": "flu", "query": "count", "tick": "1d",
+    ...     "zone": "Europe/Vienna", "start": "2026-01-01",
+    ...     "budget": {"epsilon": 1, "delta": 1e-9}})
     >>> daily.schedule.show(daily.schedule.start_of(90))
     '2026-03-31T00:00:00+02:00'
     """
 
     name: Annotated[
         fields.Name,
-        Field(description="1 to 64 letters, digits, dots, hyphens and underscores, the first a letter or digit"),
+        Field(
+            description=(
+                "1 to 64 letters, digits, dots, hyphens and underscores, the first a letter or "
+                "digit"
+            )
+        ),
     ]
     query: Annotated[
         Query,
         PlainValidator(fields.read_query, json_schema_input_type=str | fields.QueryTable),
         PlainSerializer(lambda query: {"name": query.name, "parameters": query.parameters()}),
-        Field(description='a name, or a table such as {name = "histogram", parameters = {keys = ["North", "South"]}}'),
+        Field(
+            description=(
+                'a name, or a table such as {name = "histogram", parameters = {keys = ["North", '
+                '"South"]}}'
+            )
+        ),
     ]
     budget: Annotated[
         Budget,
         PlainValidator(fields.read_budget, json_schema_input_type=fields.BudgetTable),
         PlainSerializer(fields.declared_budget),
-        Field(description="a table such as {epsilon = 1.0, delta = 1e-9}, with epsilon above 0 and delta below 1"),
+        Field(
+            description=(
+                "a table such as {epsilon = 1.0, delta = 1e-9}, with epsilon above 0 and delta "
+                "below 1"
+            )
+        ),
     ]
-    tick: Annotated[str, Field(description="the length of a tick, such as 15m, 1h or 1d, or 'manual'")] = MANUAL
+    tick: Annotated[
+        str, Field(description="the length of a tick, such as 15m, 1h or 1d, or 'manual'")
+    ] = MANUAL
     start: Annotated[
         Any,
         PlainValidator(lambda time: time, json_schema_input_type=str | float | None),
-        Field(description="the time at which the first tick begins; if omitted, the stream begins when it is declared"),
+        Field(
+            description=(
+                "the time at which the first tick begins; if omitted, the stream begins when it is "
+                "declared"
+            )
+        ),
     ] = None  # as text in UTC once the declaration is made
-    zone: Annotated[str | None, Field(description="the name of a time zone, such as Europe/Vienna or UTC")] = None
-    description: Annotated[fields.Description, Field(description="a string of at most 2000 characters")] = ""
+    zone: Annotated[
+        str | None, Field(description="the name of a time zone, such as Europe/Vienna or UTC")
+    ] = None
+    description: Annotated[
+        fields.Description, Field(description="a string of at most 2000 characters")
+    ] = ""
     horizon: Annotated[
         Annotated[int, Field(ge=1, le=2**40)] | None,
-        Field(description="a whole number of ticks from 1 to 2^40, or null for a stream without end"),
+        Field(
+            description="a whole number of ticks from 1 to 2^40, or null for a stream without end"
+        ),
     ] = None
-    factorization: Annotated[Spec | None, Field(description="a name, or null for the default")] = None
-    """None is for the best for `noise_for`. `settle` chooses it, and fits the numbers of "blend" and "terrace"."""
+    factorization: Annotated[Spec | None, Field(description="a name, or null for the default")] = (
+        None
+    )
+    """None is for the best for `noise_for`. `settle` chooses it, and fits the numbers of "blend"
+    and "terrace"."""
     columns: Annotated[
         Columns | None,
         BeforeValidator(lambda value: Columns(**value) if isinstance(value, dict) else value),
         Field(description='a table such as {time = "when", key = "region"}'),
     ] = None
-    late: Annotated[Literal["drop", "next", "revise"], Field(description="drop, next or revise")] = "drop"
-    """What becomes of an event whose tick is closed. It may change between drop and next for the events to come."""
+    late: Annotated[
+        Literal["drop", "next", "revise"], Field(description="drop, next or revise")
+    ] = "drop"
+    """What becomes of an event whose tick is closed. It may change between drop and next for the
+    events to come."""
     revise_for: Annotated[
         Annotated[int, Field(ge=1, lt=MOST_LAGS)] | None,
-        Field(description=f"a whole number of ticks from 1 to {MOST_LAGS - 1}, with late = 'revise'"),
+        Field(
+            description=f"a whole number of ticks from 1 to {MOST_LAGS - 1}, with late = 'revise'"
+        ),
     ] = None  # for how many ticks the number of a tick is published again, with late = "revise"
     wait: Annotated[str, Field(description="a length of time such as 30s or 12h")] = "0s"
-    """How long after its end a tick is closed, for events that take a while to arrive. It may change at any time."""
-    carry_caps: Annotated[bool, Field(description="true or false")] = False  # caps that are used stay used next year
+    """How long after its end a tick is closed, for events that take a while to arrive. It may
+    change at any time."""
+    # caps that are used stay used next year
+    carry_caps: Annotated[bool, Field(description="true or false")] = False
     public: Annotated[bool, Field(description="true or false")] = False
     postprocess: Annotated[
         fields.Names,
         AfterValidator(check_postprocess),
         Field(description='a list of names such as ["nonnegative", "integer"]'),
     ] = ()
-    views: Annotated[fields.Names, Field(description='a list of names such as ["per-day", "last-24"]')] = ()
+    views: Annotated[
+        fields.Names, Field(description='a list of names such as ["per-day", "last-24"]')
+    ] = ()
     """What is shown. They may change at any time: they declare no other stream."""
-    noise_for: Annotated[fields.Names, Field(description='a list of names such as ["per-tick", "last-24"]')] = ()
-    """The views that the noise is chosen for: running, per-tick, last-7. They never change. By default those of the
-    first declaration's `views`; where it has none, `per-tick` for ticks by the clock, and `running` for manual ones and
-    for queries without views."""
+    noise_for: Annotated[
+        fields.Names, Field(description='a list of names such as ["per-tick", "last-24"]')
+    ] = ()
+    """The views that the noise is chosen for: running, per-tick, last-7. They never change. By
+    default those of the first declaration's `views`; where it has none, `per-tick` for ticks by the
+    clock, and `running` for manual ones and for queries without views."""
     schedule: Schedule = field(init=False, repr=False, compare=False)
-    earliest: ClassVar[int | None] = None  # of a renewed stream: the first start; rows in between are legal
+    # of a renewed stream: the first start; rows in between are legal
+    earliest: ClassVar[int | None] = None
 
     def __post_init__(self) -> None:
         schedule = Schedule.of(self.tick, self.start, "UTC" if self.zone is None else self.zone)
         if schedule.calendar and self.zone is None:
             raise ParameterError(
-                f'tick = {self.tick!r} follows the calendar of a time zone: add zone = "Europe/Vienna" or '
-                'zone = "UTC"; for ticks of exactly 86,400 seconds write 24h'
+                f"tick = {self.tick!r} follows the calendar of a time zone: add zone = "
+                '"Europe/Vienna" or zone = "UTC"; for ticks of exactly 86,400 seconds write 24h'
             )
         self._schedule_is(schedule)
         self._check_late(schedule)
@@ -121,8 +174,9 @@ class StreamDeclaration:
         released = self.shows_releases and self.revise_for is None
         if self.view_postprocess and ("monotone" in self.postprocess or released):
             raise ParameterError(
-                "views are made nonnegative or whole, not monotone; and running totals and keys of the day have no "
-                "post-processed views. To post-process running totals declare no views"
+                "views are made nonnegative or whole, not monotone; and running totals and keys of "
+                "the day have no post-processed views. To post-process running totals declare no "
+                "views"
             )
 
     @property
@@ -133,11 +187,14 @@ class StreamDeclaration:
     def _check_late(self, schedule: Schedule) -> None:
         if (self.waits or self.late == "revise") and schedule.manual:
             raise ParameterError(
-                "a manual stream closes its ticks by hand, and its events have no times: no event is late, so omit "
-                "wait and late = 'revise'"
+                "a manual stream closes its ticks by hand, and its events have no times: no event "
+                "is late, so omit wait and late = 'revise'"
             )
         if (self.late == "revise") != (self.revise_for is not None):
-            raise ParameterError("late = 'revise' and revise_for = 14 (how many ticks a number is revised) go together")
+            raise ParameterError(
+                "late = 'revise' and revise_for = 14 (how many ticks a number is revised) go "
+                "together"
+            )
 
     def _schedule_is(self, schedule: Schedule) -> None:
         start = None if schedule.start is None else format_utc(schedule.start)
@@ -149,17 +206,25 @@ class StreamDeclaration:
             object.__setattr__(self, name, value)
 
     def _check_noise(self) -> None:
-        """Complete what noise is chosen from, and refuse what can be refused before a choice or a fit."""
+        """Complete what noise is chosen from, and refuse what can be refused before a choice or a
+        fit."""
         if isinstance(self.factorization, dict) and "left" in self.factorization:
-            raise ParameterError("a declaration names its factorization: give matrices a name (register_factorization)")
+            raise ParameterError(
+                "a declaration names its factorization: give matrices a name "
+                "(register_factorization)"
+            )
         self._set(budget=with_period_ticks(self.budget, self.schedule))
         if self.revise_for is not None:
             if self.carry_caps:
-                raise ParameterError("caps are not carried over with late = 'revise': omit one of the two")
+                raise ParameterError(
+                    "caps are not carried over with late = 'revise': omit one of the two"
+                )
             lags = check_revised_stream(
                 self.query, self.budget, self.stream_postprocess, self.noise_for, self.revise_for
             )
-            check_named_noise(self.query, day_budget(self.budget), lags, self.factorization, (RUNNING,))
+            check_named_noise(
+                self.query, day_budget(self.budget), lags, self.factorization, (RUNNING,)
+            )
             return
         views = self.views_of_noise
         if self.noise_for:
@@ -168,8 +233,9 @@ class StreamDeclaration:
             check_view_count(self.views)
         if any(DECAYED.fullmatch(view) for view in views):
             raise ParameterError(
-                "decayed sums are views of streams in Python (Stream(views=...), Releases.weighted): declare per-tick "
-                "and running, and compute them from what is published"
+                "decayed sums are views of streams in Python (Stream(views=...), "
+                "Releases.weighted): declare per-tick and running, and compute them from what is "
+                "published"
             )
         self._set(query=self.query.for_views(views))
         check_views(self.views, self.query, self.schedule, self.stream_postprocess)
@@ -178,7 +244,8 @@ class StreamDeclaration:
 
     @property
     def views_of_noise(self) -> tuple[str, ...]:
-        """The views that the noise is for: those of `noise_for`, or what follows from what is shown."""
+        """The views that the noise is for: those of `noise_for`, or what follows from what is
+        shown."""
         if self.revise_for is not None:
             return (RUNNING,)
         asked = self.noise_for or noise_views(self.views, self.schedule) or self._default_views
@@ -200,7 +267,8 @@ class StreamDeclaration:
 
     @property
     def stream_postprocess(self) -> tuple[str, ...]:
-        """What running totals are post-processed with as they are released: with declared views, nothing."""
+        """What running totals are post-processed with as they are released: with declared views,
+        nothing."""
         return () if self.views else self.postprocess
 
     @property
@@ -210,7 +278,8 @@ class StreamDeclaration:
 
     @property
     def main_view(self) -> str:
-        """The view that the main output shows: the first of `views`, or of what the noise is for, but for quantiles."""
+        """The view that the main output shows: the first of `views`, or of what the noise is for,
+        but for quantiles."""
         views = [name for name in self.views if not QUANTILE.fullmatch(name)]
         if self.revise_for is not None:
             return (*views, PER_TICK)[0]
@@ -218,19 +287,27 @@ class StreamDeclaration:
 
     @property
     def shows_releases(self) -> bool:
-        """Whether the main output shows what the stream releases: running totals, keys of the day, or revised days."""
-        return self.main_view == RUNNING or self.query.publishing.own_ticks or self.revise_for is not None
+        """Whether the main output shows what the stream releases: running totals, keys of the day,
+        or revised days."""
+        return (
+            self.main_view == RUNNING
+            or self.query.publishing.own_ticks
+            or self.revise_for is not None
+        )
 
-    # -- one JSON form, one TOML form ------------------------------------------------------------------------------
+    # -- one JSON form, one TOML form --------------------------------------------------------------
 
     @classmethod
     def from_dict(cls, data: Any) -> Self:
         if not isinstance(data, dict):
-            raise ParameterError(f"a stream's declaration must be a table, got {type(data).__name__}")
+            raise ParameterError(
+                f"a stream's declaration must be a table, got {type(data).__name__}"
+            )
         return cls(**data)
 
     def to_dict(self) -> dict[str, Any]:
-        """The inverse of `from_dict`, with every default written out; without keys that joined later."""
+        """The inverse of `from_dict`, with every default written out; without keys that joined
+        later."""
         written: dict[str, Any] = MODEL.dump_python(self.as_declared, mode="json")
         return written
 
@@ -246,8 +323,10 @@ class StreamDeclaration:
         return self.with_query(self.declared_query)
 
     def with_query(self, query: Query) -> Self:
-        """The stream as it counts now, with the keys that have joined it. What it declares stays as it is."""
-        if query == self.query or self.revise_for is not None:  # no keys join a revised stream, whose query has lags
+        """The stream as it counts now, with the keys that have joined it. What it declares stays as
+        it is."""
+        # no keys join a revised stream, whose query has lags
+        if query == self.query or self.revise_for is not None:
             return self
         return self._changed(_first_query=self.declared_query, query=query)
 
@@ -258,7 +337,8 @@ class StreamDeclaration:
         return other
 
     def to_toml(self) -> str:
-        """The declaration as a `[[stream]]` table of `streams.toml`; `read_declarations` is the inverse."""
+        """The declaration as a `[[stream]]` table of `streams.toml`; `read_declarations` is the
+        inverse."""
         from evercount.declarations.streams_file import write_stream
 
         return write_stream(self)
@@ -273,7 +353,7 @@ class StreamDeclaration:
     def canonical(self) -> str:
         return json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
 
-    # -- the engine ------------------------------------------------------------------------------------------------
+    # -- the engine --------------------------------------------------------------------------------
 
     def build(
         self,
@@ -285,26 +365,28 @@ class StreamDeclaration:
         task: bool = False,
         inherited_caps: Mapping[str, tuple[int, int]] | None = None,
     ) -> Stream:
-        """The stream before its first tick, with noise of its own for all that it counts (`noise_secret`).
+        """The stream before its first tick, with noise of its own for all that it counts
+        (`noise_secret`).
 
-        `replay`: to recompute its noise, never to publish; `part`: some cells; `task`: for a task that may run twice
-        (`TaskStream`).
+        `replay`: to recompute its noise, never to publish; `part`: some cells; `task`: for a task
+        that may run twice (`TaskStream`).
 
-        `inherited_caps` are for a home that hands caps on from stream to stream: the counted events and ticks of each
-        person in the streams before this one. Nobody else may build a stream with `carry_caps`, which is charged as one
-        whose persons begin with what is left of their caps.
+        `inherited_caps` are for a home that hands caps on from stream to stream: the counted events
+        and ticks of each person in the streams before this one. Nobody else may build a stream with
+        `carry_caps`, which is charged as one whose persons begin with what is left of their caps.
 
-        **Guarantee.** A stream that is built with its start has the noise of its time range: the same declaration on
-        the same secret for the next year has independent noise. Test:
-        `tests/engine/test_successor_streams.py::test_next_year_on_the_same_secret_has_independent_noise`. With
-        `carry_caps` no stream that could publish begins with fresh caps in the middle of its chain. Tests:
-        tests/files/test_carry_caps.py.
+        **Guarantee.** A stream that is built with its start has the noise of its time range: the
+        same declaration on the same secret for the next year has independent noise. Test:
+        `tests/engine/test_successor_streams.py::test_next_year_on_the_same_secret_has_independent_noise`.
+        With `carry_caps` no stream that could publish begins with fresh caps in the middle of its
+        chain. Tests: tests/files/test_carry_caps.py.
         """
         if self.carry_caps and inherited_caps is None and not replay:
             raise ParameterError(
-                "carry_caps is kept by `evercount release` with a state file (in Python `release(data, declaration, "
-                "state=…)`): only there does a stream begin with what persons have used of their caps before. "
-                "Use that, or omit carry_caps; budgets of streams over the same persons then add up"
+                "carry_caps is kept by `evercount release` with a state file (in Python "
+                "`release(data, declaration, state=…)`): only there does a stream begin with what "
+                "persons have used of their caps before. Use that, or omit carry_caps; budgets of "
+                "streams over the same persons then add up"
             )
         from evercount.declarations.settle import settle
 
@@ -324,16 +406,19 @@ class StreamDeclaration:
             ledger=ledger,
             revise_for=self.revise_for,
         )
-        if inherited_caps and self.query.people is not None:  # other caps are kept by the home, next to the stream
+        # other caps are kept by the home, next to the stream
+        if inherited_caps and self.query.people is not None:
             stream._inherit_caps(inherited_caps)
         return stream
 
     def noise_secret(self, secret: Secret) -> Secret:
-        """The secret from which the noise of this declaration follows, where the operator has given `secret`.
+        """The secret from which the noise of this declaration follows, where the operator has given
+        `secret`.
 
-        **Guarantee.** Two declarations that count other rows, or other ticks of them, have independent noise on one
-        secret: the columns, and the zone in which times without an offset are read, belong to the key as all else does
-        that `Stream` knows. What may change while a stream runs does not. Test:
+        **Guarantee.** Two declarations that count other rows, or other ticks of them, have
+        independent noise on one secret: the columns, and the zone in which times without an offset
+        are read, belong to the key as all else does that `Stream` knows. What may change while a
+        stream runs does not. Test:
         tests/declarations/test_noise_key.py::test_every_field_is_in_the_key_or_has_a_reason.
         """
         check_kind("secret", secret, Secret, "Secret.generate()")
@@ -346,7 +431,8 @@ class StreamDeclaration:
 
     @property
     def released_query(self) -> Query:
-        """What the stream releases: the query, or for each of the last ticks where they are revised."""
+        """What the stream releases: the query, or for each of the last ticks where they are
+        revised."""
         return self.query if self.revise_for is None else Revisions(self.query, self.revise_for + 1)
 
     @property
@@ -355,13 +441,18 @@ class StreamDeclaration:
         schedule = self.schedule
         if schedule.start is None:
             return None
-        end = None if schedule.manual or self.horizon is None else schedule.start_of(self.horizon + 1)
+        end = (
+            None if schedule.manual or self.horizon is None else schedule.start_of(self.horizon + 1)
+        )
         chain = f"{self.name} {self.first_begin}" if self.carry_caps else ""
-        return TimeRange(schedule.start, end, schedule.divided, periods_named(self.budget, schedule), chain)
+        return TimeRange(
+            schedule.start, end, schedule.divided, periods_named(self.budget, schedule), chain
+        )
 
     @property
     def renews_for_free(self) -> bool:
-        """Whether the stream that goes on for this one at its horizon costs nothing more; true if it has no end.
+        """Whether the stream that goes on for this one at its horizon costs nothing more; true if
+        it has no end.
 
         **Guarantee.** As `privacy.composition.costs_more` says of both time ranges. Test:
         `tests/files/test_renewal_costs.py::test_a_horizon_that_cuts_a_period_is_not_renewed_for_free`.
@@ -376,7 +467,8 @@ class StreamDeclaration:
         return not costs_more(cost, replace(cost, during=following.during))
 
     def ended(self, now: int) -> int:
-        """The last tick that may close at an instant: it ended `wait` ago, and the horizon has it. 0: none."""
+        """The last tick that may close at an instant: it ended `wait` ago, and the horizon has it.
+        0: none."""
         at = now - self.waits
         ended = 0 if at <= self.schedule.begin else self.schedule.tick_of(at) - 1
         return ended if self.horizon is None else min(ended, self.horizon)
@@ -392,7 +484,8 @@ class StreamDeclaration:
 
     @property
     def period_of(self) -> PeriodOf | None:
-        """From a tick to the number of its period, where persons are protected in periods of the calendar."""
+        """From a tick to the number of its period, where persons are protected in periods of the
+        calendar."""
         return period_of(self.budget, self.schedule)
 
     def started(self, start: int) -> Self:
@@ -408,17 +501,21 @@ class StreamDeclaration:
     def renewed(self, horizon: int | None = None, name: str | None = None) -> StreamDeclaration:
         """The stream that goes on when the horizon of this one ends: it starts at that instant."""
         if self.horizon is None or self.schedule.manual:
-            raise ParameterError(f"stream {self.name!r} has no end by the clock: there is nothing to renew")
+            raise ParameterError(
+                f"stream {self.name!r} has no end by the clock: there is nothing to renew"
+            )
         end, horizon = self.schedule.start_of(self.horizon + 1), horizon or self.horizon
         before = self if horizon == self.horizon else self.unfitted()
         return replace(before, name=name or self.name, horizon=horizon).going_on(end, self)
 
     def unfitted(self) -> StreamDeclaration:
-        """The declaration without numbers that are fitted to its horizon, for a stream with another one."""
+        """The declaration without numbers that are fitted to its horizon, for a stream with another
+        one."""
         return replace(self, factorization=None) if isinstance(self.factorization, dict) else self
 
     def going_on(self, start: int, first: StreamDeclaration) -> Self:
-        """The declaration from `start` on, for a stream that goes on for another one: rows of that one are no fault."""
+        """The declaration from `start` on, for a stream that goes on for another one: rows of that
+        one are no fault."""
         return self.started(start)._changed(earliest=first.first_begin)
 
     @property
@@ -431,11 +528,12 @@ class StreamDeclaration:
         return self.with_schedule(replace(self.schedule, start=None))
 
     def with_rules(self, late: Any, wait: str) -> Self:
-        """The declaration with another rule for late events; from and to `revise` it is another stream.
+        """The declaration with another rule for late events; from and to `revise` it is another
+        stream.
 
-        **Guarantee.** Which tick counts an event, and whether one does, still depends on its own time, on when it
-        comes, and on public facts: `engine/revisions.proof.md`, Changing the rule. Test:
-        tests/contracts/test_late_rules.py::test_rules_change_for_events_to_come.
+        **Guarantee.** Which tick counts an event, and whether one does, still depends on its own
+        time, on when it comes, and on public facts: `engine/revisions.proof.md`, Changing the rule.
+        Test: tests/contracts/test_late_rules.py::test_rules_change_for_events_to_come.
         """
         return self._changed(late=self.late if self.revise_for is not None else late, wait=wait)
 

@@ -1,7 +1,9 @@
-"""The fields of a declaration: how each is read, written, described and refused, and which column of a row holds what.
+"""The fields of a declaration: how each is read, written, described and refused, and which column
+of a row holds what.
 
-A table of a declaration is a frozen dataclass that pydantic checks. The types of its fields make the TOML and JSON
-forms, the schema of the HTTP API and the refusals. A field's description completes the sentence "FIELD must be …".
+A table of a declaration is a frozen dataclass that pydantic checks. The types of its fields make
+the TOML and JSON forms, the schema of the HTTP API and the refusals. A field's description
+completes the sentence "FIELD must be …".
 """
 
 from __future__ import annotations
@@ -29,19 +31,24 @@ def _summary(schema: dict[str, Any]) -> None:
         schema["description"] = schema["description"].partition("\n")[0]
 
 
-CONFIG = ConfigDict(extra="forbid", strict=True, arbitrary_types_allowed=True, json_schema_extra=_summary)
+CONFIG = ConfigDict(
+    extra="forbid", strict=True, arbitrary_types_allowed=True, json_schema_extra=_summary
+)
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def table(what: str, path: str = "") -> Callable[[type[T]], type[T]]:
-    """The decorator of a table that messages call `what`; `path` comes before the names of its fields."""
+    """The decorator of a table that messages call `what`; `path` comes before the names of its
+    fields."""
 
     def decorate(cls: type[T]) -> type[T]:
         made: Any = dataclass(frozen=True, config=CONFIG)(cls)
 
         def checked(self: Any, /, *values: Any, **named: Any) -> None:
             try:
-                made.__pydantic_validator__.validate_python(ArgsKwargs(values, named), self_instance=self)
+                made.__pydantic_validator__.validate_python(
+                    ArgsKwargs(values, named), self_instance=self
+                )
             except ValidationError as error:
                 raise _refusal(error, what, path, made.__pydantic_fields__) from None
 
@@ -59,20 +66,30 @@ def _refusal(error: ValidationError, what: str, path: str, fields: dict[str, Any
             return UnknownName(f"field of {what}", one["loc"][0], fields)
     missing = [str(one["loc"][0]) for one in found if one["type"] == "missing"]
     if missing:
-        described = [f"{name} ({text})" if (text := fields[name].description) else name for name in missing]
+        described = [
+            f"{name} ({text})" if (text := fields[name].description) else name for name in missing
+        ]
         return ParameterError(f"{what} lacks {' and '.join(described)}")
     first = found[0]
     context = first.get("ctx", {})
     cause: Exception = context.get("error", error)
     name = str(first["loc"][0]) if first["loc"] else ""
-    if name not in fields and cause is error:  # a name that is not a text, such as half a surrogate pair
+    # a name that is not a text, such as half a surrogate pair
+    if name not in fields and cause is error:
         return UnknownName(f"field of {what}", first["input"], fields)
     if isinstance(cause, ParameterError) or name not in fields:
         return cause
     if first["type"] == "literal_error":
         return UnknownName(path + name, first["input"], re.findall("'(.*?)'", context["expected"]))
-    plain = first["msg"].removeprefix("Input should be ").replace("valid integer", "whole number").replace("valid ", "")
-    return ParameterError(f"{path}{name} must be {fields[name].description or plain}, got {first['input']!r:.80}")
+    plain = (
+        first["msg"]
+        .removeprefix("Input should be ")
+        .replace("valid integer", "whole number")
+        .replace("valid ", "")
+    )
+    return ParameterError(
+        f"{path}{name} must be {fields[name].description or plain}, got {first['input']!r:.80}"
+    )
 
 
 @table("query", "query.")
@@ -80,7 +97,9 @@ class QueryTable:
     """What is asked of the stream."""
 
     name: Annotated[str, Field(description="the name of a query")]
-    parameters: Annotated[dict[str, Any], Field(description="a table")] = field(default_factory=dict)
+    parameters: Annotated[dict[str, Any], Field(description="a table")] = field(
+        default_factory=dict
+    )
 
     def built(self) -> Query:
         """The query, with defaults under which no event is refused because of earlier ones."""
@@ -93,7 +112,9 @@ class QueryTable:
             raise
         except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
             # a parameter of a wrong type that a query's own checks did not foresee
-            raise ParameterError(f"parameters of {self.name!r}: {type(error).__name__}: {error!s:.200}") from None
+            raise ParameterError(
+                f"parameters of {self.name!r}: {type(error).__name__}: {error!s:.200}"
+            ) from None
 
 
 def _members(value: Any) -> dict[str, Any]:
@@ -118,7 +139,9 @@ def read_budget(value: Any) -> Budget:
     if type(value) is Budget:
         return value
     if COMPUTED in _members(value):
-        raise UnknownName("field of budget", COMPUTED, [name for name in budget_fields() if name != COMPUTED])
+        raise UnknownName(
+            "field of budget", COMPUTED, [name for name in budget_fields() if name != COMPUTED]
+        )
     return Budget(**BudgetTable(**value).to_dict())
 
 
@@ -162,7 +185,9 @@ class Columns:
     ('when', 'state', 'county')
     """
 
-    time: Annotated[Column, Field(description="the name of the column that holds the time of an event")]
+    time: Annotated[
+        Column, Field(description="the name of the column that holds the time of an event")
+    ]
     key: Annotated[
         Column | Annotated[tuple[Column, ...], Strict(False), Field(min_length=2)] | None,
         Field(description="the name of a column, or a list of two or more"),
@@ -174,7 +199,8 @@ class Columns:
         Strict(False),
         Field(description='a list of columns such as ["state", "county"], from the top level down'),
     ] = ()
-    order: OptionalColumn = None  # puts events of one user and time in order, where rows have none (Spark)
+    # puts events of one user and time in order, where rows have none (Spark)
+    order: OptionalColumn = None
 
     def __post_init__(self) -> None:
         for what, names in (("key", self.key_columns), ("levels", self.levels)):
@@ -197,22 +223,27 @@ class Columns:
         rows = query.rows
         if rows is None:
             raise ParameterError(
-                f"the events of {query.name!r} (edges, letters, your own) are not rows of a table: stream them in "
-                "Python, or send them to a service"
+                f"the events of {query.name!r} (edges, letters, your own) are not rows of a table: "
+                "stream them in Python, or send them to a service"
             )
-        for name, column in (("key", self.key), ("value", self.value), ("levels", self.levels or None)):
+        for name, column in (
+            ("key", self.key),
+            ("value", self.value),
+            ("levels", self.levels or None),
+        ):
             if name in rows.columns and column is None:
                 raise ParameterError(f"the query {query.name!r} needs the column `{name}`")
             if name not in rows.columns and column is not None:
                 raise ParameterError(f"the query {query.name!r} takes no {name}: omit its column")
         if len(self.levels) != rows.levels:
             raise ParameterError(
-                f"events of {query.name!r} have {rows.levels} names, and levels has {len(self.levels)} columns"
+                f"events of {query.name!r} have {rows.levels} names, and levels has "
+                f"{len(self.levels)} columns"
             )
         if (self.user is not None) != (budget.unit == "user" or query.people is not None):
             raise ParameterError(
-                "the column `user` is required by budgets of unit 'user' and by queries that count users, and refused "
-                "elsewhere"
+                "the column `user` is required by budgets of unit 'user' and by queries that count "
+                "users, and refused elsewhere"
             )
 
     @model_serializer(mode="wrap")
@@ -223,12 +254,15 @@ class Columns:
 def combined_key(parts: Sequence[str]) -> str:
     """The one key of several columns: its parts as a line of a CSV.
 
-    A part with a comma or a quotation mark is quoted, so different parts never make the same key. One part alone is the
-    key itself.
+    A part with a comma or a quotation mark is quoted, so different parts never make the same key.
+    One part alone is the key itself.
 
     >>> combined_key(["Tyrol", "f"]), combined_key(["Hall, Tyrol", "f"])
     ('Tyrol,f', '"Hall, Tyrol",f')
     """
     if len(parts) == 1:
         return parts[0]
-    return ",".join('"' + part.replace('"', '""') + '"' if "," in part or '"' in part else part for part in parts)
+    return ",".join(
+        '"' + part.replace('"', '""') + '"' if "," in part or '"' in part else part
+        for part in parts
+    )

@@ -3,15 +3,15 @@
 One grammar for all doors. A tick is
 
 - of a **fixed length**: `500ms`, `10s`, `15m`, `1h`, `24h`; or
-- a **calendar unit** of a time zone: `1d`, `1w` (and multiples). A day of the spring change has 23 hours, one of the
-  autumn change 25. A calendar unit needs a zone (`zone = "Europe/Vienna"`, or `"UTC"`); for 86,400 seconds sharp
-  write `24h`; or
+- a **calendar unit** of a time zone: `1d`, `1w` (and multiples). A day of the spring change has 23
+  hours, one of the autumn change 25. A calendar unit needs a zone (`zone = "Europe/Vienna"`, or
+  `"UTC"`); for 86,400 seconds sharp write `24h`; or
 - **manual**: closed by hand.
 
-Ticks are numbered from 1. All arithmetic is in whole microseconds. An instant is counted from 1970-01-01T00:00Z; a
-wall time is what a clock in the zone shows, written as the instant at which a clock in UTC shows the same. A calendar
-tick begins at the first instant at which the wall clock shows its start or a later time, so that ticks cover all time
-without gap or overlap.
+Ticks are numbered from 1. All arithmetic is in whole microseconds. An instant is counted from
+1970-01-01T00:00Z; a wall time is what a clock in the zone shows, written as the instant at which a
+clock in UTC shows the same. A calendar tick begins at the first instant at which the wall clock
+shows its start or a later time, so that ticks cover all time without gap or overlap.
 """
 
 from __future__ import annotations
@@ -38,21 +38,30 @@ UNITS["w"] = 7 * UNITS["d"]
 SHORTEST_TICK = 10 * MILLISECOND
 LONGEST_TICK = 3660 * UNITS["d"]
 YEAR = 366 * UNITS["d"]
-ZONE_YEARS = 100  # changes of the zone's offset are looked up this long after the start; the last one holds beyond
+# changes of the zone's offset are looked up this long after the start; the last one holds beyond
+ZONE_YEARS = 100
 EPOCH = datetime(1970, 1, 1)
 _EPOCH_UTC = EPOCH.replace(tzinfo=UTC)
-FIRST_YEAR, LAST_YEAR = 1000, 9000  # a start lies between these, so that dates can say every tick, in any zone
+# a start lies between these, so that dates can say every tick, in any zone
+FIRST_YEAR, LAST_YEAR = 1000, 9000
 EARLIEST_NUMBER, LATEST_NUMBER = 10**8, 10**11
-"""A number between these is seconds since 1970 (years 1973 to 5138). Smaller ones are more likely a mistake (2026 is
-not a time), larger ones are milliseconds."""
+"""A number between these is seconds since 1970 (years 1973 to 5138). Smaller ones are more likely a
+mistake (2026 is not a time), larger ones are milliseconds."""
 TICK_TEXT = re.compile(r"([0-9]{1,9})\s*(ms|s|m|h|d|w)")
-NUMBER_PATTERN = r"[0-9]{9,11}([.][0-9]{1,9})?"  # seconds since 1970; patterns are for Python and DuckDB
+# seconds since 1970; patterns are for Python and DuckDB
+NUMBER_PATTERN = r"[0-9]{9,11}([.][0-9]{1,9})?"
 _CLOCK_PATTERN = r"[T ]([01][0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9]([.][0-9]{1,9})?)?"
 WALL_PATTERN = rf"[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}({_CLOCK_PATTERN})?"
-"""A date, or a time without an offset. The day ends with 23:59: midnight belongs to the next day, there is no 24:00."""
-INSTANT_PATTERN = rf"[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}{_CLOCK_PATTERN}(Z| UTC|[+-]([01][0-9]|2[0-3])(:?[0-5][0-9])?)"
+"""A date, or a time without an offset. The day ends with 23:59: midnight belongs to the next day,
+there is no 24:00."""
+INSTANT_PATTERN = (
+    rf"[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}{_CLOCK_PATTERN}(Z| "
+    r"UTC|[+-]([01][0-9]|2[0-3])(:?[0-5][0-9])?)"
+)
 """A time with an offset."""
-PLAIN_LINES = re.compile(r"([12][0-9]{3}(-[0-9]{2}){2}T([01][0-9]|2[0-3])(:[0-5][0-9]){2}([.][0-9]{1,6})?Z\n)+")
+PLAIN_LINES = re.compile(
+    r"([12][0-9]{3}(-[0-9]{2}){2}T([01][0-9]|2[0-3])(:[0-5][0-9]){2}([.][0-9]{1,6})?Z\n)+"
+)
 """Lines of times in UTC, in the one form that most programs write."""
 CLOCK_CHANGE = "in {} (clock change): write it with its offset, such as +01:00"
 NUMBER_TEXT, TIME_TEXT = re.compile(NUMBER_PATTERN), re.compile(f"{WALL_PATTERN}|{INSTANT_PATTERN}")
@@ -64,28 +73,36 @@ class Piece:
 
     since: int
     offset: int
-    latest_wall: int  # the latest wall time shown before: a clock that is set back begins no tick again
+    # the latest wall time shown before: a clock that is set back begins no tick again
+    latest_wall: int
 
 
 def parse_tick(text: Any) -> tuple[int, bool] | None:
     """The length of a tick, and whether it is one of the calendar; None for manual ones."""
     if text == MANUAL:
         return None
-    said = f"invalid tick length {text!r:.80}", "500ms, 15m, 1h, 1d, 1w (10 ms to ten years), or 'manual'"
+    said = (
+        f"invalid tick length {text!r:.80}",
+        "500ms, 15m, 1h, 1d, 1w (10 ms to ten years), or 'manual'",
+    )
     length, unit = _read_length(text, SHORTEST_TICK, *said)
     return length, unit in "dw"
 
 
 def parse_length(text: Any, what: str) -> int:
     """The microseconds of a length of time such as 30s, 12h or 2d."""
-    return _read_length(text, 0, f"{what} {text!r:.40} is not a length of time", "30s or 12h, up to ten years")[0]
+    return _read_length(
+        text, 0, f"{what} {text!r:.40} is not a length of time", "30s or 12h, up to ten years"
+    )[0]
 
 
 def _read_length(text: Any, least: int, wrong: str, right: str) -> tuple[int, str]:
     match = TICK_TEXT.fullmatch(text.strip()) if isinstance(text, str) else None
     length = int(match[1]) * UNITS[match[2]] if match else -1
     if match is None or not least <= length <= LONGEST_TICK:
-        raise ParameterError(f"{wrong}: write a whole number and ms, s, m, h, d or w, such as {right}")
+        raise ParameterError(
+            f"{wrong}: write a whole number and ms, s, m, h, d or w, such as {right}"
+        )
     return length, match[2]
 
 
@@ -110,20 +127,22 @@ def microseconds(moment: datetime) -> int:
 def parse_instant(value: Any, zone: tzinfo, what: str) -> int:
     """The instant of one time, as parameters and events write it. One rule for all doors.
 
-    A number from 10^8 to 10^11, or a text that is one, is seconds since 1970. Any other text is a date, or a date and a
-    time of day from 00:00 to 23:59:59.999999999, with an offset, `Z` or ` UTC` at its end (the forms of ISO 8601 that
-    `WALL_PATTERN` and `INSTANT_PATTERN` write down). Without an offset it is a wall time of `zone`; where the zone's
-    clock showed it twice, the first time. Digits beyond the microsecond are cut off.
+    A number from 10^8 to 10^11, or a text that is one, is seconds since 1970. Any other text is a
+    date, or a date and a time of day from 00:00 to 23:59:59.999999999, with an offset, `Z` or
+    ` UTC` at its end (the forms of ISO 8601 that `WALL_PATTERN` and `INSTANT_PATTERN` write down).
+    Without an offset it is a wall time of `zone`; where the zone's clock showed it twice, the first
+    time. Digits beyond the microsecond are cut off.
     """
     return _read_time(value, zone, what)[0]
 
 
 def parse_plain_instants(values: Sequence[Any]) -> list[int | None] | None:
-    """As `parse_instant` for each of many times that are all written in one of two plain forms; None for others.
+    """As `parse_instant` for each of many times that are all written in one of two plain forms;
+    None for others.
 
-    The forms are `2026-01-31T08:00:00Z`, with or without a fraction of the second down to microseconds, and seconds
-    since 1970 as numbers: those of the programs that send large batches. Test:
-    `tests/service/test_read_events.py::test_plain_times_are_read_as_single_ones`.
+    The forms are `2026-01-31T08:00:00Z`, with or without a fraction of the second down to
+    microseconds, and seconds since 1970 as numbers: those of the programs that send large batches.
+    Test: `tests/service/test_read_events.py::test_plain_times_are_read_as_single_ones`.
     """
     kinds = set(map(type, values))
     if kinds == {str}:
@@ -131,10 +150,17 @@ def parse_plain_instants(values: Sequence[Any]) -> list[int | None] | None:
         if lines.count("\n") != len(values) or not PLAIN_LINES.fullmatch(lines):
             return None
         try:
-            return list(np.array(lines.replace("Z", "").split(), "datetime64[us]").view(int).tolist())
+            return list(
+                np.array(lines.replace("Z", "").split(), "datetime64[us]").view(int).tolist()
+            )
         except ValueError:  # a day that its month does not have
             return None
-    if values and kinds <= {int, float} and min(values) >= EARLIEST_NUMBER and max(values) < LATEST_NUMBER:
+    if (
+        values
+        and kinds <= {int, float}
+        and min(values) >= EARLIEST_NUMBER
+        and max(values) < LATEST_NUMBER
+    ):
         return [round(value * SECOND) for value in values]
     return None
 
@@ -148,10 +174,11 @@ def parse_time(value: Any, zone: tzinfo, what: str) -> int:
 
 
 def _read_time(value: Any, zone: tzinfo, what: str) -> tuple[int, bool]:
-    """The first instant at which a clock of the zone shows the value, and whether it shows it twice."""
+    """The first instant at which a clock of the zone shows the value, and whether it shows it
+    twice."""
     refusal = ParameterError(
-        f"{what} {value!r:.80} is not a time: write ISO 8601, such as 2026-01-31T08:00 or 2026-01-31T08:00+01:00, or "
-        "seconds since 1970"
+        f"{what} {value!r:.80} is not a time: write ISO 8601, such as 2026-01-31T08:00 or "
+        "2026-01-31T08:00+01:00, or seconds since 1970"
     )
     if isinstance(value, str) and NUMBER_TEXT.fullmatch(value.strip()):
         value = float(value)
@@ -188,7 +215,13 @@ def instant_of(seconds: float) -> int:
 
 def format_utc(instant: int) -> str:
     """ISO text in UTC; milliseconds and microseconds only where there are some."""
-    finest = "microseconds" if instant % MILLISECOND else "milliseconds" if instant % SECOND else "seconds"
+    finest = (
+        "microseconds"
+        if instant % MILLISECOND
+        else "milliseconds"
+        if instant % SECOND
+        else "seconds"
+    )
     return _moment(instant).isoformat(timespec=finest).replace("+00:00", "Z")
 
 
@@ -196,9 +229,10 @@ def format_utc(instant: int) -> str:
 class Schedule:
     """Public ticks of one length from a public start.
 
-    **Guarantee.** Which tick an event belongs to depends on its own time and on public parameters, never on other
-    events. For every instant i ≥ start: start_of(tick_of(i)) ≤ i < start_of(tick_of(i) + 1). `sql_tick` computes
-    `tick_of`. Tests: tests/declarations/test_schedule.py.
+    **Guarantee.** Which tick an event belongs to depends on its own time and on public parameters,
+    never on other events. For every instant i ≥ start: start_of(tick_of(i)) ≤ i <
+    start_of(tick_of(i) + 1). `sql_tick` computes `tick_of`. Tests:
+    tests/declarations/test_schedule.py.
 
     >>> hours = Schedule.of("1h", "2026-01-31T08:00", "UTC")
     >>> hours.tick_of(hours.start_of(3)), hours.show(hours.start_of(3))
@@ -217,7 +251,9 @@ class Schedule:
 
     @classmethod
     def of(cls, tick: str, start: Any, zone: str = "UTC") -> Schedule:
-        return cls(tick, None if start is None else parse_time(start, zone_named(zone), "start"), zone)
+        return cls(
+            tick, None if start is None else parse_time(start, zone_named(zone), "start"), zone
+        )
 
     @cached_property
     def _length_and_kind(self) -> tuple[int, bool] | None:
@@ -240,11 +276,19 @@ class Schedule:
 
     @property
     def divided(self) -> str:
-        """How time is divided, in one text for all ways to write it: the length, and the zone of a calendar."""
-        return MANUAL if self.manual else f"{self.length} {self.zone}" if self.calendar else str(self.length)
+        """How time is divided, in one text for all ways to write it: the length, and the zone of a
+        calendar."""
+        return (
+            MANUAL
+            if self.manual
+            else f"{self.length} {self.zone}"
+            if self.calendar
+            else str(self.length)
+        )
 
     def grid(self, length: int) -> str:
-        """Pieces of this length from the start on, in one text for all starts that lie on the same pieces."""
+        """Pieces of this length from the start on, in one text for all starts that lie on the same
+        pieces."""
         if self.calendar:
             return f"{length} {self.zone} {self._wall_start % length}"
         return f"{length} {self.begin % length}"
@@ -256,7 +300,8 @@ class Schedule:
         return self.start
 
     def with_start(self, now: int) -> Schedule:
-        """The schedule with a start: where none was declared, now, back to a whole tick (whole second if manual)."""
+        """The schedule with a start: where none was declared, now, back to a whole tick (whole
+        second if manual)."""
         if self.start is not None:
             return self
         if not self.calendar:
@@ -274,7 +319,8 @@ class Schedule:
         return same and len({self.start, other.start} - {None}) < 2
 
     def _scan(self, until: int) -> tuple[Piece, ...]:
-        """Stretches of constant offset from two days before the start on: all that begin before an instant, or more."""
+        """Stretches of constant offset from two days before the start on: all that begin before an
+        instant, or more."""
         years = min(1 << max(0, (until - self.begin) // YEAR).bit_length(), ZONE_YEARS)
         return _pieces(zone_named(self.zone), self.begin, years)
 
@@ -293,7 +339,7 @@ class Schedule:
         piece = pieces[max(0, bisect_right(pieces, instant, key=lambda piece: piece.since) - 1)]
         return max(instant + piece.offset, piece.latest_wall)
 
-    # -- ticks --------------------------------------------------------------------------------------------------------
+    # -- ticks -------------------------------------------------------------------------------------
 
     def tick_of(self, instant: int) -> int:
         """The 1-based tick that holds an instant; 0 or less before the start."""
@@ -307,12 +353,16 @@ class Schedule:
         wall = self._wall_start + (tick - 1) * self.length
         pieces = self._scan(wall + 2 * UNITS["d"])  # no offset is that large
         # the first piece by whose end the clock has shown this time or a later one
-        piece = pieces[bisect_left(pieces, wall, 1, key=lambda following: following.latest_wall) - 1]
+        piece = pieces[
+            bisect_left(pieces, wall, 1, key=lambda following: following.latest_wall) - 1
+        ]
         return max(piece.since, wall - piece.offset, self.begin)
 
     def starts_of(self, first: int, ticks: int) -> list[int] | None:
         """The first instants of `ticks` ticks from `first` on; None for manual ones."""
-        return None if self.manual else [self.start_of(tick) for tick in range(first, first + ticks)]
+        return (
+            None if self.manual else [self.start_of(tick) for tick in range(first, first + ticks)]
+        )
 
     @property
     def arrow_zone(self) -> str:
@@ -322,7 +372,9 @@ class Schedule:
         try:
             return _moment(instant).astimezone(zone_named(self.zone)).isoformat()
         except OverflowError as error:
-            raise ParameterError("a tick lies beyond the year 9999: use a shorter tick or horizon") from error
+            raise ParameterError(
+                "a tick lies beyond the year 9999: use a shorter tick or horizon"
+            ) from error
 
     def show_tick_before(self) -> str:
         """The wall time at which a tick before the first one would begin."""
@@ -330,11 +382,12 @@ class Schedule:
             return (EPOCH + timedelta(microseconds=self._wall_start - self.length)).isoformat()
         return self.show(self.begin - self.length)
 
-    # -- the same in SQL ----------------------------------------------------------------------------------------------
+    # -- the same in SQL ---------------------------------------------------------------------------
 
     def sql_instant(self, wall: str, until: int | None = None) -> str:
-        """SQL: the instant of a wall time; the first where the clock was set back, NULL where it was set forward. Clock
-        changes from the instant `until` on are left out. Results beyond `until` are then only known to be later."""
+        """SQL: the instant of a wall time; the first where the clock was set back, NULL where it
+        was set forward. Clock changes from the instant `until` on are left out. Results beyond
+        `until` are then only known to be later."""
         pieces = self.pieces(until)
         bounds: list[int] = []
         leaves = [f"{wall} - ({pieces[0].offset})"]
@@ -347,25 +400,33 @@ class Schedule:
         return _choose(wall, bounds, leaves)
 
     def sql_tick(self, instant: str, division: str = "//", until: int | None = None) -> str:
-        """SQL: the 1-based tick of an instant from the start to `until`; `division` is that of whole numbers."""
+        """SQL: the 1-based tick of an instant from the start to `until`; `division` is that of
+        whole numbers."""
         if not self.calendar:
             return f"({instant} - ({self.begin})) {division} {self.length} + 1"
         pieces = self.pieces(until)
-        leaves = [f"greatest({instant} + ({piece.offset}), {piece.latest_wall})" for piece in pieces]
+        leaves = [
+            f"greatest({instant} + ({piece.offset}), {piece.latest_wall})" for piece in pieces
+        ]
         progress = _choose(instant, [piece.since for piece in pieces[1:]], leaves)
         return f"({progress} - ({self._wall_start})) {division} {self.length} + 1"
 
 
-@lru_cache(maxsize=1024)  # an offset is looked up for every day: all schedules with one zone and start share them
+# an offset is looked up for every day: all schedules with one zone and start share them
+@lru_cache(maxsize=1024)
 def _pieces(zone: tzinfo, begin: int, years: int) -> tuple[Piece, ...]:
-    """The first ones of those of all `ZONE_YEARS`, whatever `years` is: the same days are looked at."""
+    """The first ones of those of all `ZONE_YEARS`, whatever `years` is: the same days are looked
+    at."""
     day = UNITS["d"]
-    low = max(begin - 2 * day, microseconds(datetime(1, 1, 2)))  # no wall time before the first year
-    last = min(begin + ZONE_YEARS * YEAR, microseconds(datetime(9998, 1, 1)))  # no wall time of any zone overflows
+    # no wall time before the first year
+    low = max(begin - 2 * day, microseconds(datetime(1, 1, 2)))
+    # no wall time of any zone overflows
+    last = min(begin + ZONE_YEARS * YEAR, microseconds(datetime(9998, 1, 1)))
     high = min(begin + years * YEAR, last)
     pieces = [Piece(low, _offset(zone, low), -(2**62))]
     at = high if zone is UTC else low
-    here, one_day = _moment(at).replace(tzinfo=zone), timedelta(days=1)  # dates, because they are quick: 36,525 days
+    # dates, because they are quick: 36,525 days
+    here, one_day = _moment(at).replace(tzinfo=zone), timedelta(days=1)
     shift = zone.fromutc(here).utcoffset()
     while at < high:
         ahead = min(at + day, last)
@@ -387,14 +448,16 @@ def _offset(zone: tzinfo, instant: int) -> int:
 
 
 def _change(zone: tzinfo, low: int, high: int) -> int:
-    """The first whole second in (low, high] whose offset is not that of `low`; offsets change at whole seconds."""
+    """The first whole second in (low, high] whose offset is not that of `low`; offsets change at
+    whole seconds."""
     before, seconds = _offset(zone, low), range(low // SECOND + 1, -(-high // SECOND))
     place = bisect_left(seconds, True, key=lambda second: _offset(zone, second * SECOND) != before)
     return (seconds.start + place) * SECOND
 
 
 def _choose(value: str, bounds: Sequence[int], leaves: Sequence[str]) -> str:
-    """SQL: leaves[i] where i bounds are ≤ value; a balanced tree, so that a century costs eight comparisons."""
+    """SQL: leaves[i] where i bounds are ≤ value; a balanced tree, so that a century costs eight
+    comparisons."""
     if not bounds:
         return leaves[0]
     middle = len(bounds) // 2

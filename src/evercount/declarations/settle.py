@@ -1,9 +1,10 @@
 """`settle`: the noise of a declared stream is chosen and fitted, once, when the stream begins.
 
-A declaration says what the operator wants and may leave its noise open: any that is best for what is shown. `settle`
-takes the noise with the least error, which for persons can take a minute, and names it with all its public numbers.
-Whoever keeps the stream stores that; who goes on with the stream reads it and compares declarations as data. So nothing
-is fitted twice, and on another processor, where a fit ends at other last digits, a stream keeps its own numbers.
+A declaration says what the operator wants and may leave its noise open: any that is best for what
+is shown. `settle` takes the noise with the least error, which for persons can take a minute, and
+names it with all its public numbers. Whoever keeps the stream stores that; who goes on with the
+stream reads it and compares declarations as data. So nothing is fitted twice, and on another
+processor, where a fit ends at other last digits, a stream keeps its own numbers.
 """
 
 from __future__ import annotations
@@ -24,12 +25,14 @@ from evercount.privacy import Budget
 
 @table("a stream's declaration")
 class Settled(StreamDeclaration):
-    """A declaration that leaves nothing open: the budget that its noise keeps, the numbers of that, what it is for.
+    """A declaration that leaves nothing open: the budget that its noise keeps, the numbers of that,
+    what it is for.
 
     With δ = 0 for Laplace noise: that is what it promises, and what a ledger is asked for.
 
-    >>> daily = StreamDeclaration.from_dict({"name": "flu", "query": "count", "budget": {"epsilon": 1, "delta": 1e-9},
-    ...     "tick": "1d", "zone": "Europe/Vienna", "start": "2026-01-01"})
+    >>> daily = StreamDeclaration.from_dict({"name": "flu", "query": "count", "tick": "1d",
+    ...     "zone": "Europe/Vienna", "start": "2026-01-01",
+    ...     "budget": {"epsilon": 1, "delta": 1e-9}})
     >>> daily.factorization, daily.noise_for, daily.budget.delta
     (None, (), 1e-09)
     >>> settled = settle(daily)
@@ -42,10 +45,14 @@ class Settled(StreamDeclaration):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.factorization is None or not self.noise_for:
-            raise ParameterError("a settled declaration names its noise, in factorization and noise_for")
+            raise ParameterError(
+                "a settled declaration names its noise, in factorization and noise_for"
+            )
 
     @classmethod
-    def of(cls, declaration: StreamDeclaration, budget: Budget, spec: Spec, noise_for: tuple[str, ...]) -> Self:
+    def of(
+        cls, declaration: StreamDeclaration, budget: Budget, spec: Spec, noise_for: tuple[str, ...]
+    ) -> Self:
         """The declaration with this noise."""
         written = _values(declaration)
         settled = cls(**written | {"budget": budget, "factorization": spec, "noise_for": noise_for})
@@ -54,7 +61,8 @@ class Settled(StreamDeclaration):
 
     @classmethod
     def from_dict(cls, data: Any, of_stream: Callable[[], Spec] | None = None) -> Self:
-        """The inverse of `to_dict`; what was stored before all noise was named may lack it, and `of_stream` says it."""
+        """The inverse of `to_dict`; what was stored before all noise was named may lack it, and
+        `of_stream` says it."""
         if isinstance(data, dict) and data.get("factorization") is None:
             if of_stream is None:
                 return cls._chosen(StreamDeclaration.from_dict(data))
@@ -68,11 +76,18 @@ class Settled(StreamDeclaration):
         if declaration.revise_for is not None:
             post, noise_for = declaration.stream_postprocess, declaration.noise_for
             kept, engine = choose_revised(
-                query, declaration.budget, declaration.factorization, post, noise_for, declaration.revise_for
+                query,
+                declaration.budget,
+                declaration.factorization,
+                post,
+                noise_for,
+                declaration.revise_for,
             )
             return cls.of(declaration, kept, engine.spec, views)
         horizon = declaration.horizon
-        kept, engine = choose_noise(query, declaration.budget, horizon, declaration.factorization, views)
+        kept, engine = choose_noise(
+            query, declaration.budget, horizon, declaration.factorization, views
+        )
         if declaration.carry_caps:
             check_hands_on(engine, query, kept, horizon)
         return cls.of(declaration, kept, engine.spec, views)
@@ -93,12 +108,15 @@ class Settled(StreamDeclaration):
         return self if self._written is None else self._written
 
     def unfitted(self) -> StreamDeclaration:
-        """The declaration without the noise that was chosen for its horizon, for a stream with another one."""
+        """The declaration without the noise that was chosen for its horizon, for a stream with
+        another one."""
         spec = self.factorization
         if self.noise_for == (RUNNING,) and self.revise_for is None:
             default = choose_engine(self.query, self.budget, self.horizon, None)
             spec = None if default.spec == spec else spec
-        return StreamDeclaration(**_values(self) | {"factorization": None if isinstance(spec, dict) else spec})
+        return StreamDeclaration(
+            **_values(self) | {"factorization": None if isinstance(spec, dict) else spec}
+        )
 
 
 def _values(declaration: StreamDeclaration) -> dict[str, Any]:
@@ -107,7 +125,8 @@ def _values(declaration: StreamDeclaration) -> dict[str, Any]:
 
 
 def settle(declaration: StreamDeclaration) -> Settled:
-    """Choose and fit the noise of a declared stream, from public numbers only; of a settled one nothing is chosen."""
+    """Choose and fit the noise of a declared stream, from public numbers only; of a settled one
+    nothing is chosen."""
     return declaration if isinstance(declaration, Settled) else Settled._chosen(declaration)
 
 

@@ -1,4 +1,5 @@
-"""`streams.toml`: an array of tables named `stream`, each a declaration with the files of `evercount release`."""
+"""`streams.toml`: an array of tables named `stream`, each a declaration with the files of
+`evercount release`."""
 
 from __future__ import annotations
 
@@ -23,14 +24,18 @@ def _listed(value: Any) -> Any:
 
 @table("files", "files.")
 class FilePlaces:
-    """Where `evercount release NAME` reads and writes, relative to the folder of `streams.toml`; the file door's alone.
+    """Where `evercount release NAME` reads and writes, relative to the folder of `streams.toml`;
+    the file door's alone.
 
     >>> FilePlaces(input="events/*.csv", output="flu.csv").below(Path("/srv")).output
     '/srv/flu.csv'
     """
 
     input: Annotated[
-        tuple[Text, ...], Strict(False), BeforeValidator(_listed), Field(description="a string, or a list of strings")
+        tuple[Text, ...],
+        Strict(False),
+        BeforeValidator(_listed),
+        Field(description="a string, or a list of strings"),
     ] = ()
     output: Place = None
     state: Place = None
@@ -43,7 +48,9 @@ class FilePlaces:
             return text if text == "-" else str(folder / text)
 
         named = ("output", "state", "rejects", "plot")
-        moved = {name: placed(place) for name in named if (place := getattr(self, name)) is not None}
+        moved = {
+            name: placed(place) for name in named if (place := getattr(self, name)) is not None
+        }
         return replace(self, input=tuple(map(placed, self.input)), **moved)
 
 
@@ -56,7 +63,11 @@ def write_stream(declaration: StreamDeclaration) -> str:
 
 
 def read_stream(source: str | Path) -> StreamDeclaration:
-    found = read_streams(source) if isinstance(source, Path) else _streams_of(source, "the text", Path())
+    found = (
+        read_streams(source)
+        if isinstance(source, Path)
+        else _streams_of(source, "the text", Path())
+    )
     if len(found) != 1:
         raise ParameterError(f"there must be one [[stream]] table, but there are {len(found)}")
     return found[0][0]
@@ -67,7 +78,8 @@ def read_declarations(path: Path) -> list[StreamDeclaration]:
 
 
 def read_streams(path: Path) -> list[tuple[StreamDeclaration, FilePlaces]]:
-    """As `read_declarations`, each with the files that `evercount release NAME` reads and writes."""
+    """As `read_declarations`, each with the files that `evercount release NAME` reads and
+    writes."""
     try:
         return _streams_of(path.read_text(encoding="utf-8"), str(path), path.parent)
     except OSError as error:
@@ -83,13 +95,18 @@ def _streams_of(text: str, path: str, folder: Path) -> list[tuple[StreamDeclarat
         raise ParameterError(f"{path} is not TOML: {error}") from None
     tables = data.pop("stream", [])
     if data or not isinstance(tables, list):
-        raise ParameterError(f"{path} must hold [[stream]] tables only; it also has {', '.join(data) or 'a [stream]'}")
+        raise ParameterError(
+            f"{path} must hold [[stream]] tables only; it also has "
+            f"{', '.join(data) or 'a [stream]'}"
+        )
     streams: dict[str, tuple[StreamDeclaration, FilePlaces]] = {}
     for number, one in enumerate(tables, 1):
         try:
             files = one.pop("files", {}) if isinstance(one, dict) else {}
             if not isinstance(files, dict):
-                raise ParameterError('files must be a table such as {input = "events/*.csv", output = "flu.csv"}')
+                raise ParameterError(
+                    'files must be a table such as {input = "events/*.csv", output = "flu.csv"}'
+                )
             places = FilePlaces(**files).below(folder)
             declaration = StreamDeclaration.from_dict(one)
             if declaration.name in streams:

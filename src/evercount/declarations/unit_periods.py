@@ -1,4 +1,5 @@
-"""The periods in which persons are protected, where they are lengths of the calendar: counted from the stream's start.
+"""The periods in which persons are protected, where they are lengths of the calendar: counted from
+the stream's start.
 
 An event's period is that of the tick that counts it, so every period must consist of whole ticks.
 """
@@ -12,28 +13,31 @@ from evercount.engine.user_counting import PeriodOf
 from evercount.errors import ParameterError
 from evercount.privacy import Budget
 
-STAND_IN = "2001-01-01"  # a start for schedules that have none yet, to find out how long their periods are
+# a start for schedules that have none yet, to find out how long their periods are
+STAND_IN = "2001-01-01"
 
 
 def with_period_ticks(budget: Budget, schedule: Schedule) -> Budget:
-    """The budget with the most ticks that a period of the calendar has; refused where a tick would be cut.
+    """The budget with the most ticks that a period of the calendar has; refused where a tick would
+    be cut.
 
-    **Guarantee.** Every period consists of whole ticks, and none has more than `period_ticks`. Test:
-    tests/declarations/test_unit_periods.py::test_periods_are_whole_ticks_and_none_is_longer.
+    **Guarantee.** Every period consists of whole ticks, and none has more than `period_ticks`.
+    Test: tests/declarations/test_unit_periods.py::test_periods_are_whole_ticks_and_none_is_longer.
     """
     if not isinstance(budget.period, str):
         return budget
     if schedule.manual:
         raise ParameterError(
-            f"period={budget.period!r} follows the calendar, and this stream's ticks are closed by hand: give the "
-            "period as a number of ticks, or declare a tick such as 1d"
+            f"period={budget.period!r} follows the calendar, and this stream's ticks are closed by "
+            "hand: give the period as a number of ticks, or declare a tick such as 1d"
         )
     if schedule.start is None:
         schedule = replace(schedule, start=parse_time(STAND_IN, zone_named(schedule.zone), "start"))
     periods = _periods(budget.period, schedule)
     cut = ParameterError(
-        f"ticks of {schedule.tick} cut periods of {budget.period} in {schedule.zone}: choose ticks that fit a whole "
-        "number of times into a period (and into the shifts of the clock), such as 1h or 1d, or another period"
+        f"ticks of {schedule.tick} cut periods of {budget.period} in {schedule.zone}: choose ticks "
+        "that fit a whole number of times into a period (and into the shifts of the clock), such "
+        "as 1h or 1d, or another period"
     )
     if schedule.calendar:
         if periods.length % schedule.length:
@@ -42,7 +46,9 @@ def with_period_ticks(budget: Budget, schedule: Schedule) -> Budget:
     if UNITS["d"] % schedule.length and periods.length % schedule.length:
         raise cut
     longest = 0
-    for number in {1} | {periods.tick_of(piece.since) + more for piece in periods.pieces() for more in (-1, 0, 1)}:
+    for number in {1} | {
+        periods.tick_of(piece.since) + more for piece in periods.pieces() for more in (-1, 0, 1)
+    }:
         first, last = periods.start_of(max(number, 1)), periods.start_of(max(number, 1) + 1)
         if (first - schedule.begin) % schedule.length or (last - schedule.begin) % schedule.length:
             raise cut
@@ -66,8 +72,9 @@ def periods_named(budget: Budget, schedule: Schedule) -> str:
 
     Empty where there are none, or where no clock says when they begin.
 
-    **Guarantee.** Two streams have the same text only if each period of one that lies after both starts is a period of
-    the other. Test: tests/declarations/test_unit_periods.py::test_periods_with_one_name_are_the_same.
+    **Guarantee.** Two streams have the same text only if each period of one that lies after both
+    starts is a period of the other. Test:
+    tests/declarations/test_unit_periods.py::test_periods_with_one_name_are_the_same.
     """
     if budget.period is None or schedule.manual:
         return ""
@@ -77,9 +84,11 @@ def periods_named(budget: Budget, schedule: Schedule) -> str:
     return schedule.grid(budget.period * schedule.length)
 
 
-def sql_period(budget: Budget, schedule: Schedule, tick: str, division: str = "//", until: int | None = None) -> str:
-    """SQL: the number of the period of a tick that begins before the instant `until`; 0 where there are no periods.
-    `division` is the dialect's whole division. Test:
+def sql_period(
+    budget: Budget, schedule: Schedule, tick: str, division: str = "//", until: int | None = None
+) -> str:
+    """SQL: the number of the period of a tick that begins before the instant `until`; 0 where there
+    are no periods. `division` is the dialect's whole division. Test:
     tests/declarations/test_unit_periods.py::test_periods_in_sql_are_those_of_python."""
     if budget.period is None:
         return "0"

@@ -1,7 +1,8 @@
 """What readers are shown of a stream's releases: its views, and what the operator says about ticks.
 
-Views are named (per-tick, last-24, per-day, per-week, quantile-0.5). The operator writes notes on ticks, and says which
-ticks are missing: public text. Why gaps cost nothing: `store/tick_marks.proof.md`.
+Views are named (per-tick, last-24, per-day, per-week, quantile-0.5). The operator writes notes on
+ticks, and says which ticks are missing: public text. Why gaps cost nothing:
+`store/tick_marks.proof.md`.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ QUANTILE = re.compile(r"quantile-(0\.[0-9]{1,6})")
 DAYS = {"per-day": 1, "per-week": 7}
 
 
-def check_views(names: Any, query: Query, schedule: Schedule | None, postprocess: Names = ()) -> Names:
+def check_views(
+    names: Any, query: Query, schedule: Schedule | None, postprocess: Names = ()
+) -> Names:
     """The names, each once; refused where this stream cannot have such a view.
 
     >>> from evercount import Count
@@ -46,10 +49,14 @@ def check_views(names: Any, query: Query, schedule: Schedule | None, postprocess
     ('per-tick', 'last-7')
     """
     if isinstance(names, str) or not isinstance(names, Iterable):
-        raise ParameterError(f'views must be a list of names such as ["per-day", "last-24"], got {names!r:.80}')
+        raise ParameterError(
+            f'views must be a list of names such as ["per-day", "last-24"], got {names!r:.80}'
+        )
     given = tuple(dict.fromkeys(names))
     for name in given:
-        known = isinstance(name, str) and (name in NAMES or LAST.fullmatch(name) or QUANTILE.fullmatch(name))
+        known = isinstance(name, str) and (
+            name in NAMES or LAST.fullmatch(name) or QUANTILE.fullmatch(name)
+        )
         if not known:
             raise UnknownName("view", name, NAMES)
         timed = None if schedule is None or schedule.manual else schedule
@@ -57,45 +64,61 @@ def check_views(names: Any, query: Query, schedule: Schedule | None, postprocess
         query.publishing.check_views(f"view {name!r}: ", 1 if one else None)
         if postprocess:
             raise ParameterError(
-                f"view {name!r}: the error of differences of post-processed numbers is not known; declare the stream "
-                "with its views: then these are post-processed instead of the running totals"
+                f"view {name!r}: the error of differences of post-processed numbers is not known; "
+                "declare the stream with its views: then these are post-processed instead of the "
+                "running totals"
             )
         if QUANTILE.fullmatch(name) and query.quantiles is None:
-            raise ParameterError(f"view {name!r} is for the query 'quantiles', and this one is {query.name!r}")
+            raise ParameterError(
+                f"view {name!r} is for the query 'quantiles', and this one is {query.name!r}"
+            )
         if name in DAYS and schedule is not None:
             if schedule.manual:
-                raise ParameterError(f"view {name!r} needs ticks by the clock: a manual stream has no days")
+                raise ParameterError(
+                    f"view {name!r} needs ticks by the clock: a manual stream has no days"
+                )
             if schedule.length > DAYS[name] * UNITS["d"]:
-                raise ParameterError(f"view {name!r}: a tick of {schedule.tick} is longer than that")
+                raise ParameterError(
+                    f"view {name!r}: a tick of {schedule.tick} is longer than that"
+                )
     return given
 
 
 def view_table(view: View, name: str, schedule: Schedule, postprocess: Names = ()) -> ReleaseTable:
     """A view of this name as a table, with the times of the schedule. A quantile has no std.
 
-    A day (a week, from Monday) holds the ticks that begin in it, by the clock of the schedule's zone. It is shown once
-    the first tick of the next one would begin, so no number of it changes later. Days and weeks are shown whole: one
-    that began before the stream is left out, and so is one that the stream does not see the end of. A key that joined
-    in the middle of a span has no number for that span (`take_views.joined_within`).
+    A day (a week, from Monday) holds the ticks that begin in it, by the clock of the schedule's
+    zone. It is shown once the first tick of the next one would begin, so no number of it changes
+    later. Days and weeks are shown whole: one that began before the stream is left out, and so is
+    one that the stream does not see the end of. A key that joined in the middle of a span has no
+    number for that span (`take_views.joined_within`).
 
-    **Guarantee.** Post-processing of published numbers; which rows there are depends on the schedule, the released
-    ticks and the ticks at which keys joined alone. Tests: tests/declarations/test_view_names.py
-    ::test_days_and_weeks_follow_the_calendar, ::test_parts_of_weeks_are_left_out.
+    **Guarantee.** Post-processing of published numbers; which rows there are depends on the
+    schedule, the released ticks and the ticks at which keys joined alone. Tests:
+    tests/declarations/test_view_names.py ::test_days_and_weeks_follow_the_calendar,
+    ::test_parts_of_weeks_are_left_out.
     """
     match = QUANTILE.fullmatch(name)
     begin = view.last if match or name == RUNNING else view.first
     starts = None if schedule.manual else [schedule.start_of(tick) for tick in begin.tolist()]
     if match is None:
-        table = postprocess_table(view.table(LEVEL, starts), postprocess, counts=view._errors.query.monotone)
+        table = postprocess_table(
+            view.table(LEVEL, starts), postprocess, counts=view._errors.query.monotone
+        )
     else:
         value, low, high = (part[:, np.newaxis] for part in view.quantile(float(match[1]), LEVEL))
-        table = table_of(view.last, starts, (match[1],), [value, np.full_like(value, np.nan), low, high], begin)
+        table = table_of(
+            view.last, starts, (match[1],), [value, np.full_like(value, np.nan), low, high], begin
+        )
     newest = view._errors.newest(view.last)
     return table if newest is None else replace(table, as_of=newest[0], left=newest[1])
 
 
-def all_of_view(releases: Releases, name: str, schedule: Schedule, postprocess: Names = ()) -> ReleaseTable:
-    """A view of all releases from the first tick on; running totals are the published numbers as they are."""
+def all_of_view(
+    releases: Releases, name: str, schedule: Schedule, postprocess: Names = ()
+) -> ReleaseTable:
+    """A view of all releases from the first tick on; running totals are the published numbers as
+    they are."""
     if name == RUNNING and releases.query.lags == 1:
         return releases.table(LEVEL, schedule.starts_of(1, len(releases)))
     spans = take_views.spans(releases, name, *view_spans(name, schedule, 0, len(releases)))
@@ -110,9 +133,9 @@ def shown_tables(
     before: FloatArray,
     postprocess: Names = (),
 ) -> Iterator[ReleaseTable]:
-    """One view of ticks while they are released: for each table of `close_ticks`, that of the spans which end in it.
-    `before` has all that the stream published before, shape (ticks, cells). Of that and of the tables only the rows
-    that later spans need are kept."""
+    """One view of ticks while they are released: for each table of `close_ticks`, that of the spans
+    which end in it. `before` has all that the stream published before, shape (ticks, cells). Of
+    that and of the tables only the rows that later spans need are kept."""
     if stream.revise_for is not None:
         for table in tables:
             yield by_day(table, stream.query, schedule.starts_of)
@@ -133,17 +156,20 @@ def shown_tables(
 
 
 def stack_rows(*parts: FloatArray) -> FloatArray:
-    """Published numbers of later ticks below those of earlier ones, NaN where a key was not public yet."""
+    """Published numbers of later ticks below those of earlier ones, NaN where a key was not public
+    yet."""
     width = max(part.shape[1] for part in parts)
     more = [((0, 0), (0, width - part.shape[1])) for part in parts]
-    return np.concatenate([np.pad(*one, constant_values=np.nan) for one in zip(parts, more, strict=True)])
+    return np.concatenate(
+        [np.pad(*one, constant_values=np.nan) for one in zip(parts, more, strict=True)]
+    )
 
 
 def noise_views(views: Iterable[str], schedule: Schedule) -> Names:
     """What the noise of a stream with these views is chosen for: sums over ticks.
 
-    A day or a week counts as the most ticks that it can have: in a zone whose clock changes, 25 hours and 7 days and an
-    hour. Quantiles are read from running totals.
+    A day or a week counts as the most ticks that it can have: in a zone whose clock changes, 25
+    hours and 7 days and an hour. Quantiles are read from running totals.
 
     >>> noise_views(["per-day", "quantile-0.5"], Schedule("1h", 0, "Europe/Vienna"))
     ('last-25', 'running')
@@ -167,8 +193,11 @@ def most_ticks(name: str, schedule: Schedule) -> int:
     return -(-(DAYS[name] * UNITS["d"] + longer) // schedule.length)
 
 
-def view_spans(name: str, schedule: Schedule, behind: int, released: int) -> tuple[IntArray, IntArray]:
-    """(after, until) of the whole spans of a view that end after tick `behind`, and by tick `released`."""
+def view_spans(
+    name: str, schedule: Schedule, behind: int, released: int
+) -> tuple[IntArray, IntArray]:
+    """(after, until) of the whole spans of a view that end after tick `behind`, and by tick
+    `released`."""
     if name in DAYS:
         ends = [_first_tick(schedule, released + 1, DAYS[name]) - 1 if released else 0]
         while ends[-1] > behind:
@@ -182,12 +211,18 @@ def view_spans(name: str, schedule: Schedule, behind: int, released: int) -> tup
     return (np.zeros_like(until) if width is None else until - width), until
 
 
-def newest_spans(name: str, schedule: Schedule, released: int, most: int) -> tuple[IntArray, IntArray]:
-    after, until = view_spans(name, schedule, max(0, released - (most + 1) * most_ticks(name, schedule)), released)
+def newest_spans(
+    name: str, schedule: Schedule, released: int, most: int
+) -> tuple[IntArray, IntArray]:
+    after, until = view_spans(
+        name, schedule, max(0, released - (most + 1) * most_ticks(name, schedule)), released
+    )
     return after[-most:], until[-most:]
 
 
-def next_spans(name: str, schedule: Schedule, behind: int, released: int, most: int) -> tuple[IntArray, IntArray]:
+def next_spans(
+    name: str, schedule: Schedule, behind: int, released: int, most: int
+) -> tuple[IntArray, IntArray]:
     last = max(behind, _width(name) or 1) + (most + 1) * most_ticks(name, schedule)
     after, until = view_spans(name, schedule, behind, min(last, released))
     return after[:most], until[:most]
@@ -219,7 +254,8 @@ def _first_tick(schedule: Schedule, tick: int, days: int) -> int:
 
 
 def _begins_whole(schedule: Schedule, days: int) -> bool:
-    """Whether all ticks of the first day or week are ticks of the stream: none would begin in it before the first."""
+    """Whether all ticks of the first day or week are ticks of the stream: none would begin in it
+    before the first."""
     before = date.fromisoformat(schedule.show_tick_before()[:10])
     return _first_day(before, days) < _period(schedule, 1, days)
 
@@ -243,9 +279,10 @@ def offered_views(query: Query, schedule: Schedule, postprocess: Names) -> Names
     return tuple(offered)
 
 
-# -- what the operator says about ticks --------------------------------------------------------------------------------
+# -- what the operator says about ticks ------------------------------------------------------------
 
-DROP, NEXT = "drop", "next"  # what becomes of the events of a missing tick: nobody counts them, or the next tick does
+# what becomes of the events of a missing tick: nobody counts them, or the next tick does
+DROP, NEXT = "drop", "next"
 LONGEST_NOTE, MOST_NOTES = 500, 10_000
 
 
@@ -257,19 +294,33 @@ class TickMark:
     last: int
     text: str
     missing: str | None = None  # DROP or NEXT for ticks that are missing
-    hides: str | None = None  # the label of a key that is not shown at these ticks; then it is not a remark
+    # the label of a key that is not shown at these ticks; then it is not a remark
+    hides: str | None = None
 
     def holds(self, tick: int) -> bool:
         return self.first <= tick <= self.last
 
     @property
     def remark(self) -> str:
-        return self.text if self.missing is None else f"missing: {self.text}" if self.text else "missing"
+        return (
+            self.text
+            if self.missing is None
+            else f"missing: {self.text}"
+            if self.text
+            else "missing"
+        )
 
     def facts(self, schedule: Schedule) -> dict[str, Any]:
         since = {} if schedule.manual else {"start": schedule.show(schedule.start_of(self.first))}
         until = {} if schedule.manual else {"end": schedule.show(schedule.start_of(self.last + 1))}
-        return {"first": self.first, "last": self.last, **since, **until, "text": self.text, "missing": self.missing}
+        return {
+            "first": self.first,
+            "last": self.last,
+            **since,
+            **until,
+            "text": self.text,
+            "missing": self.missing,
+        }
 
 
 @table("a note")
@@ -278,8 +329,12 @@ class NewMark:
 
     first: Annotated[int | str, Field(description="the number of a tick, or a day or time in it")]
     last: Annotated[int | str | None, Field(description="as first; omit it for one tick")] = None
-    text: Annotated[str, Field(description=f"a public text of at most {LONGEST_NOTE} characters")] = ""
-    missing: Annotated[Literal["drop", "next"] | None, Field(description="drop, next or null")] = None
+    text: Annotated[
+        str, Field(description=f"a public text of at most {LONGEST_NOTE} characters")
+    ] = ""
+    missing: Annotated[Literal["drop", "next"] | None, Field(description="drop, next or null")] = (
+        None
+    )
 
     def on(self, schedule: Schedule) -> TickMark:
         first = tick_named(str(self.first), schedule)
@@ -288,11 +343,15 @@ class NewMark:
 
 
 def check_mark(declaration: StreamDeclaration, mark: TickMark, number: int) -> None:
-    """Refuse a remark that is not about ticks of the stream, or not a text for the public; `number` are there."""
+    """Refuse a remark that is not about ticks of the stream, or not a text for the public; `number`
+    are there."""
     horizon = declaration.horizon
     if not 1 <= mark.first <= mark.last <= (horizon or 2**40):
         raise ParameterError(
-            f"the ticks {mark.first} to {mark.last} are not ticks of {declaration.name!r}: the first is 1"
+            (
+                f"the ticks {mark.first} to {mark.last} are not ticks of {declaration.name!r}: the "
+                "first is 1"
+            )
             + ("" if horizon is None else f", the last {horizon}")
         )
     if mark.text:
@@ -308,13 +367,16 @@ def check_mark(declaration: StreamDeclaration, mark: TickMark, number: int) -> N
 def tick_named(text: str, schedule: Schedule) -> int:
     """The tick that an operator names: its number, or a day or time in it.
 
-    >>> tick_named("2026-01-03", Schedule.of("1d", "2026-01-01", "UTC")), tick_named("12", Schedule())
+    >>> days = Schedule.of("1d", "2026-01-01", "UTC")
+    >>> tick_named("2026-01-03", days), tick_named("12", Schedule())
     (3, 12)
     """
     if text.isascii() and text.isdigit() and len(text) < 9:
         return int(text)
     if schedule.manual:
-        raise ParameterError(f"{text!r:.40} is not the number of a tick, and this stream has no clock")
+        raise ParameterError(
+            f"{text!r:.40} is not the number of a tick, and this stream has no clock"
+        )
     return schedule.tick_of(parse_time(text, zone_named(schedule.zone), "the tick"))
 
 
@@ -325,26 +387,36 @@ def missing_ticks(marks: Iterable[TickMark], ticks: range, kind: str | None = No
 
 
 def with_marks(shown: ReleaseTable, marks: Sequence[TickMark], view: str) -> ReleaseTable:
-    """The table as readers see it: nothing in place of what is missing, and a remark next to what it is about. A number
-    of several ticks is shown where one of them is there, unless it is released at a missing one: a total or the last
-    seven days have a number at the next tick. A week has not, so its number is shown."""
+    """The table as readers see it: nothing in place of what is missing, and a remark next to what
+    it is about. A number of several ticks is shown where one of them is there, unless it is
+    released at a missing one: a total or the last seven days have a number at the next tick. A week
+    has not, so its number is shown."""
     if not marks:
         return shown
     numbers, notes = shown.numbers.copy(), []
     places = {label: place for place, label in enumerate(shown.cells)}
     published = shown.ticks if shown.as_of is None else shown.as_of
     for one in marks:
-        if one.hides is not None and one.hides in places:  # a key that was removed when they were published
-            numbers[(published >= one.first) & (published <= one.last), :, places[one.hides]] = np.nan
+        # a key that was removed when they were published
+        if one.hides is not None and one.hides in places:
+            numbers[(published >= one.first) & (published <= one.last), :, places[one.hides]] = (
+                np.nan
+            )
     marks = [one for one in marks if one.hides is None]
     if not marks:
         return replace(shown, numbers=numbers)
     gaps = [one for one in marks if one.missing is not None]
     for place, tick in enumerate(shown.ticks.tolist()):
         alone = shown.first is None or view not in DAYS
-        span = range(tick if shown.first is None or view == RUNNING else int(shown.first[place]), tick + 1)
+        span = range(
+            tick if shown.first is None or view == RUNNING else int(shown.first[place]), tick + 1
+        )
         about = [one for one in marks if one.first < span.stop and span.start <= one.last]
         notes.append("; ".join(dict.fromkeys(one.remark for one in about)))
-        if gaps and (any(one.holds(tick) for one in gaps) if alone else len(missing_ticks(gaps, span)) == len(span)):
+        if gaps and (
+            any(one.holds(tick) for one in gaps)
+            if alone
+            else len(missing_ticks(gaps, span)) == len(span)
+        ):
             numbers[place] = np.nan
     return replace(shown, numbers=numbers, notes=notes)

@@ -1,8 +1,11 @@
-"""Streams whose keys change while they run: keys that are added or hidden, and keys that nobody listed.
+"""Streams whose keys change while they run: keys that are added or hidden, and keys that nobody
+listed.
 
-Unlisted keys become public by themselves, and `advance_keys` is the only place where their counts meet noise:
+Unlisted keys become public by themselves, and `advance_keys` is the only place where their counts
+meet noise:
 
-keys of a tick ──add──► exact counts ──+ noise by name──► noisy counts ──≥ threshold──► public, and published
+keys of a tick ──add──► exact counts ──+ noise by name──► noisy counts ──≥ threshold──► public,
+and published
 """
 
 from __future__ import annotations
@@ -32,18 +35,21 @@ from evercount.queries.sensitivities import protected_l1
 
 TICKS_AT_A_TIME = 32  # ticks whose noise is drawn together; a block that fails can be tried again
 
-Published = tuple[FloatArray, FloatArray]  # the numbers of a tick, and how clearly each key is above its threshold
+# the numbers of a tick, and how clearly each key is above its threshold
+Published = tuple[FloatArray, FloatArray]
 
 
 def advance_keys(
     parameters: StreamParameters, state: StreamState, increments: IntArray, *, encoder: KeyCounts
 ) -> Advanced:
-    """Release the next ticks: as `state.advance`, with `encoder.pending` for what each tick adds to each key.
+    """Release the next ticks: as `state.advance`, with `encoder.pending` for what each tick adds to
+    each key.
 
-    **Guarantee.** What is published is a function of the noisy counts of all possible keys, of the public thresholds
-    and of whether a key has reached the minimum; nothing else of the data enters, not even the order in which keys
-    came. Proof: `queries/discovered_keys.proof.md`. Tests: tests/engine/test_discover.py::test_against_a_plain_oracle
-    and tests/engine/test_discover.py::test_only_public_facts_order_the_keys.
+    **Guarantee.** What is published is a function of the noisy counts of all possible keys, of the
+    public thresholds and of whether a key has reached the minimum; nothing else of the data enters,
+    not even the order in which keys came. Proof: `queries/discovered_keys.proof.md`. Tests:
+    tests/engine/test_discover.py::test_against_a_plain_oracle and
+    tests/engine/test_discover.py::test_only_public_facts_order_the_keys.
     """
     assert len(increments) == len(encoder.pending)
     if parameters.query.publishing.own_ticks:
@@ -53,7 +59,9 @@ def advance_keys(
     totals = state.totals
     for start in range(0, len(ticks), TICKS_AT_A_TIME):
         part = slice(start, start + TICKS_AT_A_TIME)
-        rows, table = _block(parameters, state.tick + start, int(totals[0]), increments[part, 0], ticks[part], table)
+        rows, table = _block(
+            parameters, state.tick + start, int(totals[0]), increments[part, 0], ticks[part], table
+        )
         published += rows
         totals = totals + increments[part].sum(axis=0)
     assert parameters.query.discovery is not None
@@ -69,8 +77,8 @@ def _advance_own_ticks(
 ) -> Advanced:
     """Release the keys of the day: nothing of one tick enters another.
 
-    **Guarantee.** The release of a tick is a function of its own counts and of the noise of its own keys at this tick.
-    Proof: `queries/discovered_keys.proof.md`, Theorem 9. Test:
+    **Guarantee.** The release of a tick is a function of its own counts and of the noise of its own
+    keys at this tick. Proof: `queries/discovered_keys.proof.md`, Theorem 9. Test:
     tests/queries/test_keys_of_the_day.py::test_against_a_dense_oracle.
     """
     noise, thresholds = _by_name(parameters)
@@ -87,9 +95,18 @@ def _advance_own_ticks(
     for row, day in enumerate(found):
         values[row, :2] = totals[row], totals[row] - sum(day.values())
         values[row, [place[key] for key in day]] = list(day.values())
-    sums = evidence_at(np.arange(state.tick + 1, state.tick + 1 + len(found)), values, thresholds, parameters.errors)
+    sums = evidence_at(
+        np.arange(state.tick + 1, state.tick + 1 + len(found)),
+        values,
+        thresholds,
+        parameters.errors,
+    )
     sums[:, :2] = 0.0
-    last = KeyCounts.of_published(list(found[-1]), state.tick + len(found)) if found else replace(encoder, pending=())
+    last = (
+        KeyCounts.of_published(list(found[-1]), state.tick + len(found))
+        if found
+        else replace(encoder, pending=())
+    )
     published, _ = postprocessed(parameters.postprocess, values, None)
     after = replace(state, tick=state.tick + len(found), encoder=last)
     return Rows(published, sums, [*RESERVED, *keys]), after
@@ -103,7 +120,12 @@ def _by_name(parameters: StreamParameters) -> tuple[NamedNoise, Thresholds]:
 
 
 def _block(
-    parameters: StreamParameters, before: int, total: int, numbers: IntArray, ticks: tuple[Any, ...], table: KeyCounts
+    parameters: StreamParameters,
+    before: int,
+    total: int,
+    numbers: IntArray,
+    ticks: tuple[Any, ...],
+    table: KeyCounts,
 ) -> tuple[list[Published], KeyCounts]:
     """Some ticks after tick `before`: what they publish, and the counts after them."""
     noise, thresholds = _by_name(parameters)
@@ -122,13 +144,18 @@ def _block(
         total += int(numbers[number])
         noisy_total = total + int(drawn[number, noise.place[""]])
         keys = noisy[table.listed]
-        values = np.concatenate([[noisy_total, noisy_total - int(keys.sum())], keys]).astype(np.float64)
+        values = np.concatenate([[noisy_total, noisy_total - int(keys.sum())], keys]).astype(
+            np.float64
+        )
         published.append((values, np.concatenate([np.zeros(2), table.evidence])))
     return published, table
 
 
-def _discover(parameters: StreamParameters, table: KeyCounts, noisy: IntArray, tick: int) -> KeyCounts:
-    """List the keys that pass the threshold of a discovery tick; note how clearly each public key is above it."""
+def _discover(
+    parameters: StreamParameters, table: KeyCounts, noisy: IntArray, tick: int
+) -> KeyCounts:
+    """List the keys that pass the threshold of a discovery tick; note how clearly each public key
+    is above it."""
     threshold = _by_name(parameters)[1].at(tick)
     passed = noisy >= threshold
     passed[table.listed] = False
@@ -157,16 +184,19 @@ def add_keys(
 ) -> tuple[StreamParameters, StreamState]:
     """The stream with more keys from its next tick on; nothing of it is changed.
 
-    **Guarantee.** All releases together are a function of those of the stream that had all keys from the start, so they
-    have its guarantee, at no further cost, if the keys and the tick do not depend on the events. Where that stream
-    would need more noise than this one has, the keys are refused. Numbers of other cells are what they would have been.
-    Proof: `mechanisms/joined_noise.proof.md`. Tests: tests/engine/test_add_keys.py.
+    **Guarantee.** All releases together are a function of those of the stream that had all keys
+    from the start, so they have its guarantee, at no further cost, if the keys and the tick do not
+    depend on the events. Where that stream would need more noise than this one has, the keys are
+    refused. Numbers of other cells are what they would have been. Proof:
+    `mechanisms/joined_noise.proof.md`. Tests: tests/engine/test_add_keys.py.
     """
     query, old = parameters.query.with_keys(list(keys)), parameters.query
     if parameters.part is not None:
         raise ParameterError("keys cannot join a part of the cells: add them to the whole stream")
     if "monotone" in parameters.postprocess:
-        raise ParameterError("keys cannot join a stream with monotone releases: their errors depend on earlier ticks")
+        raise ParameterError(
+            "keys cannot join a stream with monotone releases: their errors depend on earlier ticks"
+        )
     _check_noise(parameters, query)
     data = dump_stream(parameters, replace(state, last=None))
     more = query.cells - old.cells
@@ -174,7 +204,9 @@ def add_keys(
     data["noise"]["state"] = join_cells(parameters.noise.stream, old.cells, more)
     data["totals"] = np.concatenate([state.totals, np.zeros(more, state.totals.dtype)])
     data["joined"] = [*data["joined"], list(JoinedCells(state.tick, old.cells, old.outputs))]
-    grown, after = load_stream(data, None if parameters.user_caps is None else parameters.user_caps.period_of)
+    grown, after = load_stream(
+        data, None if parameters.user_caps is None else parameters.user_caps.period_of
+    )
     return replace(grown, replay=parameters.replay), replace(
         after, encoder=state.encoder, users=state.users, last_users=state.last_users
     )
@@ -198,18 +230,24 @@ def _check_noise(parameters: StreamParameters, query: Query) -> None:
     needed, has = (protected_l1(one, budget, horizon) if budget.pure else norm(one) for one in both)
     if needed > has * (1 + 1e-12):
         raise ParameterError(
-            f"with these keys one {budget.unit} could change the counts by more ({needed:g}) than the stream has noise "
-            f"for ({has:g}). Declare a successor with all keys (for people under several keys: with max_keys)"
+            f"with these keys one {budget.unit} could change the counts by more ({needed:g}) than "
+            f"the stream has noise for ({has:g}). Declare a successor with all keys (for people "
+            "under several keys: with max_keys)"
         )
 
 
-def hide_keys(parameters: StreamParameters, state: StreamState, labels: Sequence[str], hide: bool) -> StreamState:
-    """The stream that shows no numbers of these labels from its next tick on, or shows them again. They are counted as
-    before, so what is shown again has no gap in its sums. It is post-processing."""
+def hide_keys(
+    parameters: StreamParameters, state: StreamState, labels: Sequence[str], hide: bool
+) -> StreamState:
+    """The stream that shows no numbers of these labels from its next tick on, or shows them again.
+    They are counted as before, so what is shown again has no gap in its sums. It is
+    post-processing."""
     known = {label: place for place, label in enumerate(parameters.query.labels)}
     unknown = [label for label in labels if label not in known]
     if unknown or parameters.query.discovery is not None:
-        raise ParameterError(f"there is no key {', '.join(map(repr, unknown))} in the list of this stream")
+        raise ParameterError(
+            f"there is no key {', '.join(map(repr, unknown))} in the list of this stream"
+        )
     chosen = {known[label] for label in labels}
     hidden = set(state.hidden) | chosen if hide else set(state.hidden) - chosen
     if len(hidden) == len(known):
@@ -221,8 +259,8 @@ F = TypeVar("F", bound="GrowingStream[Any]")
 
 
 def with_joined(stream: F, joined: Sequence[tuple[int, Sequence[Any]]]) -> F:
-    """A replay before its first tick with the facts of a stream that keys have joined after some ticks. Its errors are
-    those of that stream; its noise is not."""
+    """A replay before its first tick with the facts of a stream that keys have joined after some
+    ticks. Its errors are those of that stream; its noise is not."""
     for after, keys in joined:
         cells, outputs = stream.query.cells, stream.query.outputs
         stream.add_keys(keys)
@@ -236,20 +274,23 @@ class GrowingStream(StreamFacts[V_co]):
     """What a stream can do with its keys while it runs."""
 
     def add_keys(self, keys: Iterable[Any]) -> list[str]:
-        """Let keys join from the next tick on: of a histogram, a rollup (paths), distinct or active users.
+        """Let keys join from the next tick on: of a histogram, a rollup (paths), distinct or active
+        users.
 
-        They have no history, and noise of their own. It costs nothing: the privacy is that of the stream that had all
-        keys from the start. The choice of keys and of the tick must not depend on the events.
+        They have no history, and noise of their own. It costs nothing: the privacy is that of the
+        stream that had all keys from the start. The choice of keys and of the tick must not depend
+        on the events.
 
         Args:
-            keys: The keys; one that is hidden is shown again, and one that is there already is left alone.
+            keys: The keys; one that is hidden is shown again, and one that is there already is left
+                alone.
 
         Returns:
             The labels of those that join.
 
         Raises:
-            ParameterError: A key is not legal, the query has no list of keys, or one event or user could then change
-                more than the noise was made for; the stream is unchanged.
+            ParameterError: A key is not legal, the query has no list of keys, or one event or user
+                could then change more than the noise was made for; the stream is unchanged.
 
         >>> from evercount import Budget, Histogram, Stream
         >>> stream = Stream(Histogram(["north"]), Budget(epsilon=1.0, delta=1e-6), horizon=24)
@@ -264,7 +305,8 @@ class GrowingStream(StreamFacts[V_co]):
         return labels
 
     def _with_keys(self, keys: Iterable[Any]) -> tuple[StreamParameters, StreamState, list[str]]:
-        """Return what `add_keys` makes of the stream, which stays as it is, and the labels of the keys that join."""
+        """Return what `add_keys` makes of the stream, which stays as it is, and the labels of the
+        keys that join."""
         hidden, rows = self.hidden_labels, self.query.rows
         listed = set(rows.keys[0]) if rows is not None and rows.keyed else ()
         named = list(dict.fromkeys(tuple(key) if isinstance(key, list) else key for key in keys))
@@ -278,7 +320,8 @@ class GrowingStream(StreamFacts[V_co]):
         return parameters, state, [*again, *map(label_of, new)]
 
     def _joining(self, keys: Iterable[Any]) -> tuple[Query[V_co], list[str]]:
-        """Check that keys can join, and return the query with them and the labels of those that would."""
+        """Check that keys can join, and return the query with them and the labels of those that
+        would."""
         parameters, _, labels = self._with_keys(keys)
         return parameters.declared, labels
 

@@ -97,12 +97,14 @@ def view_width(name: str) -> int | None:
 
 
 FITTED_TICKS = 2**30
-"""Ticks that a blend without a horizon is fitted to (34 years of seconds). Later it stays private, with more error."""
+"""Ticks that a blend without a horizon is fitted to (34 years of seconds). Later it stays private,
+with more error."""
 POSTPROCESSES = ("nonnegative", "integer", "monotone")
 
 
 Spec = str | Mapping[str, Any]
-"""A factorization by name, or the public numbers of a fitted one or of matrices (`Factorization.spec`)."""
+"""A factorization by name, or the public numbers of a fitted one or of matrices
+(`Factorization.spec`)."""
 TRUSTED = (*(FACTORIZATIONS[name] for name in BUILT_IN), Periods, Blend, TappedBlend, Dense)
 """Classes whose norms are proved; instances of others run as the matrices that they claim."""
 
@@ -116,8 +118,9 @@ def choose_engine(
 ) -> Factorization:
     """The factorization that a query runs on.
 
-    Without a name it is `direct` where one event moves values so little that its exact worst error is smaller. A bridge
-    whose noise is narrower than the grid gets whole coefficients (`Bridge.for_rate`).
+    Without a name it is `direct` where one event moves values so little that its exact worst error
+    is smaller. A bridge whose noise is narrower than the grid gets whole coefficients
+    (`Bridge.for_rate`).
     """
     if isinstance(name, Factorization) or (isinstance(name, Mapping) and "left" in name):
         return _own(budget, horizon, name)
@@ -129,12 +132,19 @@ def choose_engine(
     if isinstance(engine, Bridge | EndlessBridge):
         l1 = protected_l1(query, budget, horizon)
         return engine.for_rate(unit_rate(budget.epsilon, l1, query.grid, UNITS) * UNITS)
-    if budget.pure or name is not None or horizon is None or query.squared_value_sensitivity(budget.adjacency) is None:
+    if (
+        budget.pure
+        or name is not None
+        or horizon is None
+        or query.squared_value_sensitivity(budget.adjacency) is None
+    ):
         return engine
     return min(engine, Direct(horizon), key=lambda one: _worst_error(one, query, budget))
 
 
-def _own(budget: Budget, horizon: int | None, given: Factorization | Mapping[str, Any]) -> Factorization:
+def _own(
+    budget: Budget, horizon: int | None, given: Factorization | Mapping[str, Any]
+) -> Factorization:
     """A factorization that is given as an object, or as the matrices of a snapshot.
 
     **Guarantee.** Nothing but `TRUSTED` classes themselves is taken at its word. Test:
@@ -149,19 +159,33 @@ def _own(budget: Budget, horizon: int | None, given: Factorization | Mapping[str
     if type(given) not in TRUSTED:
         return as_dense(given, horizon)
     if given.horizon != horizon:
-        raise ParameterError(f"{given.name!r} has {given.horizon} ticks and the stream {horizon}: they must agree")
+        raise ParameterError(
+            f"{given.name!r} has {given.horizon} ticks and the stream {horizon}: they must agree"
+        )
     return given
 
 
-def _blend(query: Query, budget: Budget, horizon: int | None, name: Spec, views: Names) -> Blend | TappedBlend:
-    """The blend of stored numbers, or one that is fitted to the views and to the ticks that a unit touches."""
+def _blend(
+    query: Query, budget: Budget, horizon: int | None, name: Spec, views: Names
+) -> Blend | TappedBlend:
+    """The blend of stored numbers, or one that is fitted to the views and to the ticks that a unit
+    touches."""
     check_blend(budget)
     if not isinstance(name, str):
         if name.get("name") != "blend":
-            raise ParameterError("a fitted factorization is stored as {name = 'blend', poles = [...], zeros = [...]}")
-        return make_blend(horizon, BlendFilter.from_dict({key: name[key] for key in name if key != "name"}))
-    widths, span = tuple(fitted_width(view) or RUNNING for view in views), budget.touched(horizon).span
-    return make_blend(horizon, _fitted(widths, horizon or FITTED_TICKS, full_ticks(query, budget, horizon), span))
+            raise ParameterError(
+                "a fitted factorization is stored as {name = 'blend', poles = [...], zeros = [...]}"
+            )
+        return make_blend(
+            horizon, BlendFilter.from_dict({key: name[key] for key in name if key != "name"})
+        )
+    widths, span = (
+        tuple(fitted_width(view) or RUNNING for view in views),
+        budget.touched(horizon).span,
+    )
+    return make_blend(
+        horizon, _fitted(widths, horizon or FITTED_TICKS, full_ticks(query, budget, horizon), span)
+    )
 
 
 _fitted = lru_cache(maxsize=64)(fit_blend)
@@ -169,14 +193,20 @@ _fitted = lru_cache(maxsize=64)(fit_blend)
 
 def check_blend(budget: Budget) -> None:
     if budget.pure:
-        raise ParameterError("'blend' is for Gaussian noise; with delta=0 omit it or use 'fresh' or 'bridge'")
+        raise ParameterError(
+            "'blend' is for Gaussian noise; with delta=0 omit it or use 'fresh' or 'bridge'"
+        )
 
 
-def _terrace(query: Query, budget: Budget, horizon: int | None, name: Spec, views: Names) -> Terrace:
+def _terrace(
+    query: Query, budget: Budget, horizon: int | None, name: Spec, views: Names
+) -> Terrace:
     """The terrace of stored numbers, or one that is fitted to the views."""
     if not budget.pure:
         raise ParameterError("'terrace' is Laplace noise: it needs delta=0")
-    rate = unit_rate(budget.epsilon, protected_l1(query, budget, horizon), query.grid, SHARES) * SHARES
+    rate = (
+        unit_rate(budget.epsilon, protected_l1(query, budget, horizon), query.grid, SHARES) * SHARES
+    )
     if not isinstance(name, str):
         numbers = {key: value for key, value in name.items() if key != "name"}
         return Terrace(horizon, Levels.from_dict(numbers), rate)
@@ -185,39 +215,54 @@ def _terrace(query: Query, budget: Budget, horizon: int | None, name: Spec, view
 
 
 def full_ticks(query: Query, budget: Budget, horizon: int | None) -> int:
-    """The ticks that a unit fills in the worst case, for which a blend is fitted; 1 where noise is for single ones."""
+    """The ticks that a unit fills in the worst case, for which a blend is fitted; 1 where noise is
+    for single ones."""
     return (budget.touched(horizon).full_ticks or 1) if query.memoryless else 1
 
 
 def _worst_error(engine: Factorization, query: Query, budget: Budget) -> float:
-    """The largest std of a cell over all ticks, for a noise multiplier of 1, and users of one event."""
-    S = _smallest_sensitivity(engine, query, budget.adjacency, budget.unit, budget.period is not None)
+    """The largest std of a cell over all ticks, for a noise multiplier of 1, and users of one
+    event."""
+    S = _smallest_sensitivity(
+        engine, query, budget.adjacency, budget.unit, budget.period is not None
+    )
     return float(np.sqrt(S)) * engine.column_norm * engine.worst_row()[1]
 
 
 def sensitivity_on(
-    engine: Factorization, query: Query, adjacency: Adjacency, unit: Unit = "event", period: bool = False
+    engine: Factorization,
+    query: Query,
+    adjacency: Adjacency,
+    unit: Unit = "event",
+    period: bool = False,
 ) -> float:
-    """S with ‖R(X−X′)‖_F² ≤ c²·S for this query on this factorization: of one event, or of a user whom events name.
+    """S with ‖R(X−X′)‖_F² ≤ c²·S for this query on this factorization: of one event, or of a user
+    whom events name.
 
-    **Guarantee.** The query's smaller S is taken only where the Gram matrix is known to fall, and its v² only where R
-    is the running-count matrix, whose c² is T. Tests:
+    **Guarantee.** The query's smaller S is taken only where the Gram matrix is known to fall, and
+    its v² only where R is the running-count matrix, whose c² is T. Tests:
     tests/queries/test_queries_matching.py::test_smaller_claim_is_used_only_where_it_is_proved,
     tests/queries/test_queries_values.py::test_values_are_claimed_only_for_direct_noise and
     tests/queries/test_queries_occupancy.py::test_smaller_claims_are_used_only_where_they_are_proved.
     """
     S = _smallest_sensitivity(engine, query, adjacency, unit, period)
     if math.isinf(S):
-        capped = "" if query.people is None else ", or cap the events of a user that the query counts"
+        capped = (
+            "" if query.people is None else ", or cap the events of a user that the query counts"
+        )
         raise ParameterError(
-            f"one {unit} can change {query.name!r} again and again in this kind of stream, so noise for its increments "
-            f"is not private: give a horizon and omit the factorization (or name 'direct'){capped}"
+            f"one {unit} can change {query.name!r} again and again in this kind of stream, so "
+            "noise for its increments is not private: give a horizon and omit the factorization "
+            f"(or name 'direct'){capped}"
         )
     return S
 
 
-def _smallest_sensitivity(engine: Factorization, query: Query, adjacency: Adjacency, unit: Unit, period: bool) -> float:
-    """The smallest S that is proved for this query on this factorization; infinite where none is."""
+def _smallest_sensitivity(
+    engine: Factorization, query: Query, adjacency: Adjacency, unit: Unit, period: bool
+) -> float:
+    """The smallest S that is proved for this query on this factorization; infinite where none
+    is."""
     if unit == "user" and query.people is not None:
         own, values = query.people.user_sensitivity, engine.releases_values
         return own(adjacency, period, falling=engine.falling_gram, values=values)
@@ -232,21 +277,26 @@ def _smallest_sensitivity(engine: Factorization, query: Query, adjacency: Adjace
 def squared_norm(engine: Factorization, query: Query, budget: Budget, horizon: int | None) -> float:
     """Δ² with ‖R(X−X′)‖_F² ≤ Δ² for all neighbours of the budget, after the caps.
 
-    **Guarantee.** Let N events of one unit count, at most m in each of q ticks. N single changes cost at most c²·S·N².
-    Where an event changes its own tick alone, X−X′ has at most q rows, each of norm m·√S, so it costs at most m²·S·B_q
-    (`factorizations/participation.proof.md`), and the worst case fills ⌈N/m⌉ of them. Queries that name users have
-    their own S: of all that a user does, or of each of its q ticks. Proof: `queries/user_cap.proof.md`, Theorems 3 and
-    4. Tests:
-    tests/engine/test_unit_noise.py::test_no_neighbours_beat_the_norm (all patterns of small streams) and
-    tests/engine/test_unit_noise.py::test_planted_norms_are_caught.
+    **Guarantee.** Let N events of one unit count, at most m in each of q ticks. N single changes
+    cost at most c²·S·N². Where an event changes its own tick alone, X−X′ has at most q rows, each
+    of norm m·√S, so it costs at most m²·S·B_q (`factorizations/participation.proof.md`), and the
+    worst case fills ⌈N/m⌉ of them. Queries that name users have their own S: of all that a user
+    does, or of each of its q ticks. Proof: `queries/user_cap.proof.md`, Theorems 3 and 4. Tests:
+    tests/engine/test_unit_noise.py::test_no_neighbours_beat_the_norm (all patterns of small
+    streams) and tests/engine/test_unit_noise.py::test_planted_norms_are_caught.
     """
     unit, adjacency = budget.touched(horizon), budget.adjacency
     people = query.people if budget.unit == "user" else None
     if people is not None:
         if not people.each_tick:
-            return sensitivity_on(engine, query, adjacency, "user", budget.period is not None) * engine.column_norm**2
+            return (
+                sensitivity_on(engine, query, adjacency, "user", budget.period is not None)
+                * engine.column_norm**2
+            )
         ticks = bounded("ticks", budget, horizon)
-        return people.user_sensitivity(adjacency) * ticks_of_unit(engine, query, budget, ticks, unit.span)
+        return people.user_sensitivity(adjacency) * ticks_of_unit(
+            engine, query, budget, ticks, unit.span
+        )
     events = bounded("events", budget, horizon)
     whole = sensitivity_on(engine, query, adjacency) * events**2 * engine.column_norm**2
     if not query.memoryless or (events == 1 and not isinstance(engine, Dense)):
@@ -255,42 +305,57 @@ def squared_norm(engine: Factorization, query: Query, budget: Budget, horizon: i
     return min(whole, each * participation(engine, unit.full_ticks or events, unit.span))
 
 
-def ticks_of_unit(engine: Factorization, query: Query, budget: Budget, ticks: int, span: int | None) -> float:
-    """B for a unit of so many ticks. Users whom events name are replaced by another id, whose ticks are others."""
+def ticks_of_unit(
+    engine: Factorization, query: Query, budget: Budget, ticks: int, span: int | None
+) -> float:
+    """B for a unit of so many ticks. Users whom events name are replaced by another id, whose ticks
+    are others."""
     elsewhere = query.people is not None and budget.unit == "user" and is_replace(budget.adjacency)
     cost = participation_of_two if elsewhere else participation
     return cost(engine, ticks, span)
 
 
 def make_noise(
-    query: Query, engine: Factorization, budget: Budget, horizon: int | None, *declared: Any, **rest: Any
+    query: Query,
+    engine: Factorization,
+    budget: Budget,
+    horizon: int | None,
+    *declared: Any,
+    **rest: Any,
 ) -> Noise:
-    """The noise of a stream: Laplace on a pure tree where δ = 0, else Gaussian through the factorization.
+    """The noise of a stream: Laplace on a pure tree where δ = 0, else Gaussian through the
+    factorization.
 
-    Its key belongs to the whole declaration (`mechanisms.declared_key`) and to the time range: the same declaration for
-    the next year has independent noise. `declared` is what else `noise_declaration` takes.
+    Its key belongs to the whole declaration (`mechanisms.declared_key`) and to the time range: the
+    same declaration for the next year has independent noise. `declared` is what else
+    `noise_declaration` takes.
     """
     rest["declaration"] = noise_declaration(query, budget, horizon, *declared)
     if query.discovery is not None and isinstance(engine, Fresh) != query.publishing.own_ticks:
         raise ParameterError(
-            "unlisted keys have 'fresh' noise if, and only if, views=['per-tick'] is all that is published: "
-            "omit the factorization"
+            "unlisted keys have 'fresh' noise if, and only if, views=['per-tick'] is all that is "
+            "published: omit the factorization"
         )
     if budget.pure:
         l1 = protected_l1(query, budget, horizon)
-        pure = partial(build_pure, engine, cells=query.cells, grid=query.grid, l1=l1, epsilon=budget.epsilon)
+        pure = partial(
+            build_pure, engine, cells=query.cells, grid=query.grid, l1=l1, epsilon=budget.epsilon
+        )
         return _all_cohorts(pure, **rest)
     own = 0.0 if query.discovery is None else query.discovery.own_delta(budget)
     build = partial(
         build_noise,
         engine,
-        cells=query.cells if query.discovery is None else query.discovery.touched_cells(budget, horizon),
+        cells=query.cells
+        if query.discovery is None
+        else query.discovery.touched_cells(budget, horizon),
         names=None if query.discovery is None else query.discovery.first_names,
         grid=query.grid,
         sensitivity=math.sqrt(squared_norm(engine, query, budget, horizon)),
         budget=budget.reserve(own) if own else budget,
         horizon=horizon,
-        touched=bounded("ticks", budget, horizon) if query.memoryless else None,  # one event may change several ticks
+        # one event may change several ticks
+        touched=bounded("ticks", budget, horizon) if query.memoryless else None,
     )
     noise = _all_cohorts(build, **rest)
     return replace(noise, numeric_delta=noise.numeric_delta + own, unseen=own) if own else noise
@@ -305,12 +370,14 @@ def noise_declaration(
     during: TimeRange | None = None,
     periods: Sequence[int] = (),
 ) -> dict[str, Any]:
-    """What the key of a stream's noise belongs to: all that decides what is counted, and what noise that gets.
+    """What the key of a stream's noise belongs to: all that decides what is counted, and what noise
+    that gets.
 
     `periods` is where the first periods of persons end, where the time range has no name for them.
 
     **Guarantee.** Whatever of it differs, the noise is independent. Tests:
-    tests/declarations/test_noise_key.py, which walks over the arguments of every part of a declaration.
+    tests/declarations/test_noise_key.py, which walks over the arguments of every part of a
+    declaration.
     """
     return {
         "query": query.identity(),
@@ -326,12 +393,17 @@ def noise_declaration(
 
 
 def _all_cohorts(
-    build: Callable[..., Noise], dumped: dict[str, Any] | None = None, part: range | None = None, **source: Any
+    build: Callable[..., Noise],
+    dumped: dict[str, Any] | None = None,
+    part: range | None = None,
+    **source: Any,
 ) -> Noise:
-    """The noise, or that of all cohorts of a dump in which cells have joined: each is a part of the cells.
+    """The noise, or that of all cohorts of a dump in which cells have joined: each is a part of the
+    cells.
 
-    **Guarantee.** All cohorts are calibrated to the query with all cells, or refused: `build` compares σ (and Δ₁) with
-    what that needs. Test: tests/engine/test_add_keys.py::test_keys_that_need_more_noise_are_refused.
+    **Guarantee.** All cohorts are calibrated to the query with all cells, or refused: `build`
+    compares σ (and Δ₁) with what that needs. Test:
+    tests/engine/test_add_keys.py::test_keys_that_need_more_noise_are_refused.
     """
     if dumped is None or "joined" not in (dumped["state"] or ()):
         return build(dumped=dumped, part=part, **source)

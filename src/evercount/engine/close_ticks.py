@@ -1,6 +1,8 @@
-"""close_ticks: totals in, released rows out. Whatever publishes closes its ticks here; noise is drawn nowhere else.
+"""close_ticks: totals in, released rows out. Whatever publishes closes its ticks here; noise is
+drawn nowhere else.
 
-What events add to the cells of some ticks is a `TickTotals`; queries with a memory get the events, as `TickEvents`.
+What events add to the cells of some ticks is a `TickTotals`; queries with a memory get the events,
+as `TickEvents`.
 """
 
 from __future__ import annotations
@@ -21,8 +23,8 @@ from evercount.errors import InputError, ParameterError
 
 @dataclass(frozen=True, eq=False)
 class TickTotals:
-    """Sums per tick and cell of `ticks` consecutive ticks from `first_tick` on, in grid units; cells not listed are 0.
-    Entries are in the order of ticks, and entries of one cell add up."""
+    """Sums per tick and cell of `ticks` consecutive ticks from `first_tick` on, in grid units;
+    cells not listed are 0. Entries are in the order of ticks, and entries of one cell add up."""
 
     first_tick: int
     ticks: int
@@ -33,17 +35,23 @@ class TickTotals:
 
     def __post_init__(self) -> None:
         if self.first_tick < 1 or self.ticks < 0 or self.cells < 1:
-            raise ParameterError("totals need a first tick and cells of at least 1, and no negative number of ticks")
+            raise ParameterError(
+                "totals need a first tick and cells of at least 1, and no negative number of ticks"
+            )
         if not len(self.tick) == len(self.cell) == len(self.total):
             raise ParameterError("the columns of totals differ in length")
-        if len(self.tick) and not (self.first_tick <= self.tick[0] and self.tick[-1] < self.first_tick + self.ticks):
+        if len(self.tick) and not (
+            self.first_tick <= self.tick[0] and self.tick[-1] < self.first_tick + self.ticks
+        ):
             raise ParameterError("totals hold a tick outside their range")
 
     @classmethod
     def dense(cls, first_tick: int, rows: Any) -> TickTotals:
         array = np.asarray(rows, dtype=np.int64)
         tick, cell = np.nonzero(array)
-        return cls(first_tick, len(array), array.shape[1], tick + first_tick, cell, array[tick, cell])
+        return cls(
+            first_tick, len(array), array.shape[1], tick + first_tick, cell, array[tick, cell]
+        )
 
     @classmethod
     def of(cls, cells: int, tick: IntArray, cell: IntArray, total: IntArray) -> TickTotals:
@@ -75,7 +83,8 @@ class TickTotals:
 
 @dataclass(frozen=True)
 class TickEvents:
-    """What the query reads as a tick, for queries whose encoder has a memory: the events, in order. Secret."""
+    """What the query reads as a tick, for queries whose encoder has a memory: the events, in order.
+    Secret."""
 
     first_tick: int
     ticks: list[Any]
@@ -84,10 +93,12 @@ class TickEvents:
         return len(self.ticks)
 
 
-NUMBERS_AT_A_TIME = 1 << 17  # published numbers of one table: memory stays bounded, and noise is drawn in long blocks
+# published numbers of one table: memory stays bounded, and noise is drawn in long blocks
+NUMBERS_AT_A_TIME = 1 << 17
 
 Starts = Callable[[int, int], Sequence[int] | None]
-"""From (first tick, number of ticks) to the instants at which they begin; None where ticks are closed by hand."""
+"""From (first tick, number of ticks) to the instants at which they begin; None where ticks are
+closed by hand."""
 
 
 def close_ticks(
@@ -97,20 +108,27 @@ def close_ticks(
     *,
     numbers: int = NUMBERS_AT_A_TIME,
 ) -> Iterator[ReleaseTable]:
-    """Release the ticks of `totals`, in order, as tables of a bounded size. Users are capped already.
+    """Release the ticks of `totals`, in order, as tables of a bounded size. Users are capped
+    already.
 
-    **Guarantee.** The published numbers are those of `Stream.run_totals` tick by tick: a function of the stream's
-    parameters, its secret and the totals, whatever the sizes of the tables. Test:
+    **Guarantee.** The published numbers are those of `Stream.run_totals` tick by tick: a function
+    of the stream's parameters, its secret and the totals, whatever the sizes of the tables. Test:
     tests/contracts/test_same_table.py::test_every_door_publishes_the_same_table.
     """
     if totals.first_tick != stream.tick + 1:
-        raise InputError(f"the totals begin at tick {totals.first_tick}, but tick {stream.tick + 1} is next")
-    capped: Capped = "by door" if stream.budget.unit == "user" and stream.query.people is None else False
+        raise InputError(
+            f"the totals begin at tick {totals.first_tick}, but tick {stream.tick + 1} is next"
+        )
+    capped: Capped = (
+        "by door" if stream.budget.unit == "user" and stream.query.people is None else False
+    )
     for releases in _released(stream, totals, capped, numbers):
         yield releases.table(LEVEL, starts(releases.first_tick, len(releases)))
 
 
-def _released(stream: Stream, totals: TickTotals | TickEvents, capped: Capped, numbers: int) -> Iterator[Releases]:
+def _released(
+    stream: Stream, totals: TickTotals | TickEvents, capped: Capped, numbers: int
+) -> Iterator[Releases]:
     """The ticks, some at a time; a table without rows where there are no ticks of events."""
     if isinstance(totals, TickTotals):
         for rows in totals.blocks(numbers):

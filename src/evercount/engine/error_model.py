@@ -1,4 +1,5 @@
-"""How far a published number may be off: exact stds of all queries, and the factors that make intervals of them.
+"""How far a published number may be off: exact stds of all queries, and the factors that make
+intervals of them.
 
 Everything here is computed from public parameters.
 """
@@ -34,7 +35,8 @@ class JoinedCells(NamedTuple):
 
 
 class Part(NamedTuple):
-    """What cells that joined together contribute to the error of each column, in units of a cell's."""
+    """What cells that joined together contribute to the error of each column, in units of a
+    cell's."""
 
     after: int
     norms: FloatArray
@@ -42,7 +44,8 @@ class Part(NamedTuple):
 
 
 class SpanErrors(NamedTuple):
-    """Errors of numbers over spans, each (spans, columns): half a width is quantile·spread + slack + step."""
+    """Errors of numbers over spans, each (spans, columns): half a width is quantile·spread +
+    slack + step."""
 
     std: FloatArray
     spread: FloatArray
@@ -57,10 +60,11 @@ CellStd = tuple[FloatArray, CellErrors]  # the std of one cell and its errors, e
 
 @dataclass(frozen=True, eq=False)
 class ErrorModel:
-    """The public facts from which every error bar follows. `sigma` is the std of z in real units; a rounded release
-    adds the variance of its rounding, grid²/12 or near it (`Factorization.rounding_variance`). `outputs` is how many
-    numbers a tick of the whole stream has, where the query is a part of it. `joined` are the cells that joined later:
-    their noise is that since they joined."""
+    """The public facts from which every error bar follows. `sigma` is the std of z in real units; a
+    rounded release adds the variance of its rounding, grid²/12 or near it
+    (`Factorization.rounding_variance`). `outputs` is how many numbers a tick of the whole stream
+    has, where the query is a part of it. `joined` are the cells that joined later: their noise is
+    that since they joined."""
 
     query: Query
     factorization: Factorization
@@ -68,8 +72,11 @@ class ErrorModel:
     rounded: bool
     outputs: int = 0
     joined: tuple[JoinedCells, ...] = ()
-    _next: dict[int, tuple[FloatArray, FloatArray, FloatArray]] = field(default_factory=dict, init=False, repr=False)
-    _worst: dict[int, IntArray] = field(default_factory=dict, init=False, repr=False)  # by full blocks of ticks
+    _next: dict[int, tuple[FloatArray, FloatArray, FloatArray]] = field(
+        default_factory=dict, init=False, repr=False
+    )
+    # by full blocks of ticks
+    _worst: dict[int, IntArray] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def width(self) -> int:
@@ -79,10 +86,13 @@ class ErrorModel:
         """Std of one cell's published number over σ, at each 1-based tick."""
         if self.query.publishing.own_ticks:  # noise is fresh
             return np.ones(len(ticks))
-        return np.asarray(self.query.publishing.sum_weights(ticks) * self.factorization.row_norms(ticks))
+        return np.asarray(
+            self.query.publishing.sum_weights(ticks) * self.factorization.row_norms(ticks)
+        )
 
     def std(self, ticks: npt.ArrayLike, width: int | None = None) -> FloatArray:
-        """Std of the published numbers, or of those of the last `width` ticks, shape (ticks, outputs or 1)."""
+        """Std of the published numbers, or of those of the last `width` ticks, shape (ticks,
+        outputs or 1)."""
         if width is None:
             return self.errors(ticks)[0]
         self.query.publishing.check_views("", width)
@@ -91,28 +101,35 @@ class ErrorModel:
 
     @cached_property
     def parts(self) -> tuple[Part, ...]:
-        """What the cells of each joining contribute to the published numbers; those of the start come first."""
+        """What the cells of each joining contribute to the published numbers; those of the start
+        come first."""
         published = self.query.publishing
         if not self.joined:
-            return (Part(0, np.atleast_1d(published.norms()), np.atleast_1d(published.roundings())),)
+            return (
+                Part(0, np.atleast_1d(published.norms()), np.atleast_1d(published.roundings())),
+            )
         firsts = [0, *(one.cells for one in self.joined), self.query.cells]
-        of_cells = [published.of_cells(range(*ends), self.query.outputs) for ends in pairwise(firsts)]
+        of_cells = [
+            published.of_cells(range(*ends), self.query.outputs) for ends in pairwise(firsts)
+        ]
         after = [0, *(one.after for one in self.joined)]
         return tuple(Part(tick, *numbers) for tick, numbers in zip(after, of_cells, strict=True))
 
     def with_joined(self, weights: IntArray, until: IntArray, parts: tuple[Part, ...]) -> IntArray:
-        """`equal_numbers` of columns over spans, given those of cells of the start, (spans, 1). Laplace noise of cells
-        that joined is a difference, or next to other noise: its tails are at most those of one number."""
+        """`equal_numbers` of columns over spans, given those of cells of the start, (spans, 1).
+        Laplace noise of cells that joined is a difference, or next to other noise: its tails are at
+        most those of one number."""
         for part in parts[1:]:
             later = (until > part.after)[:, np.newaxis] & (part.norms > 0)
             weights = np.where(later, np.minimum(weights, 1), weights)
         return weights
 
     def span_errors(self, after: IntArray, until: IntArray, parts: tuple[Part, ...]) -> SpanErrors:
-        """The errors of columns over spans of ticks after+1 … until. A cell counts nothing before it joined.
+        """The errors of columns over spans of ticks after+1 … until. A cell counts nothing before
+        it joined.
 
-        **Guarantee.** Cells that joined after tick a have the noise n(t) − n(a), so over a span that of max(after, a) …
-        until; cells of different joinings are independent. Test:
+        **Guarantee.** Cells that joined after tick a have the noise n(t) − n(a), so over a span
+        that of max(after, a) … until; cells of different joinings are independent. Test:
         tests/engine/test_add_keys.py::test_errors_of_joined_cells_are_exact.
         """
         self.query.publishing.check_views("")
@@ -122,22 +139,30 @@ class ErrorModel:
             std, cell = self.difference_errors(np.maximum(after, part.after)[late], until[late])
             whole = SpanErrors(*(np.zeros((len(until), part.norms.shape[-1])) for _ in range(4)))
             norms, rounding = (side if side.ndim == 1 else side[late] for side in part[1:])
-            numbers = std * norms, cell.spread * norms, cell.slack * rounding, cell.step_of(norms, rounding)
+            numbers = (
+                std * norms,
+                cell.spread * norms,
+                cell.slack * rounding,
+                cell.step_of(norms, rounding),
+            )
             for side, own in zip(whole, numbers, strict=True):
                 side[late] = own
             each.append(whole)
         return add_errors(each)
 
     def errors(self, ticks: npt.ArrayLike) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """(std, spread, slack), each (ticks, outputs or 1): an interval's half-width is quantile·spread + slack.
+        """(std, spread, slack), each (ticks, outputs or 1): an interval's half-width is
+        quantile·spread + slack.
 
-        Where the noise is wider than the grid, rounding acts as independent noise of variance grid²/12 and is part of
-        the spread; half the distance of neighbouring published numbers is the slack. Below that rounding is not normal,
-        and its largest possible size is the slack. Pure noise is discrete: its std is exact, its spread is that of
-        continuous noise, and half a unit is added. A bridge whose noise is wider than the grid is rounded too.
+        Where the noise is wider than the grid, rounding acts as independent noise of variance
+        grid²/12 and is part of the spread; half the distance of neighbouring published numbers is
+        the slack. Below that rounding is not normal, and its largest possible size is the slack.
+        Pure noise is discrete: its std is exact, its spread is that of continuous noise, and half a
+        unit is added. A bridge whose noise is wider than the grid is rounded too.
 
-        **Guarantee.** An interval of this half-width holds its true number with at least the probability of the
-        quantile. Proof: `queries/cell_errors.proof.md`. Assumption: that of `CellErrors.slack_of`. Test:
+        **Guarantee.** An interval of this half-width holds its true number with at least the
+        probability of the quantile. Proof: `queries/cell_errors.proof.md`. Assumption: that of
+        `CellErrors.slack_of`. Test:
         tests/engine/test_rounded_intervals.py::test_intervals_of_rounded_counts_hold.
         """
         at = np.asarray(ticks)
@@ -145,16 +170,23 @@ class ErrorModel:
             return ready
         std, cell = self.cell_errors(ticks)
         first, *later = self.parts
-        errors = std * first.norms, cell.spread * first.norms, cell.slack_of(first.norms, first.rounding)
+        errors = (
+            std * first.norms,
+            cell.spread * first.norms,
+            cell.slack_of(first.norms, first.rounding),
+        )
         if not later:
             return errors
         start = SpanErrors(*errors, np.zeros_like(errors[0]))
         at = np.atleast_1d(at)
-        std, spread, slack, step = add_errors([start, self.span_errors(np.zeros_like(at), at, tuple(later))])
+        std, spread, slack, step = add_errors(
+            [start, self.span_errors(np.zeros_like(at), at, tuple(later))]
+        )
         return std, spread, slack + step
 
     def prepare(self, tick: int) -> None:
-        """Compute the errors of this tick now, so that asking for them is quick; only those of one tick are kept."""
+        """Compute the errors of this tick now, so that asking for them is quick; only those of one
+        tick are kept."""
         if tick not in self._next:
             errors = self.errors([tick])
             for part in errors:
@@ -174,9 +206,11 @@ class ErrorModel:
         return self._of_cell(variance, plain, weights, before, at)
 
     def worst_ticks(self, last: int) -> IntArray:
-        """Those of the ticks 1 … last, at least 1, at which the std of a cell or a part of its interval is largest.
+        """Those of the ticks 1 … last, at least 1, at which the std of a cell or a part of its
+        interval is largest.
 
-        No tick is left out: the std of a tree jumps. What was found for the ticks of full blocks is kept.
+        No tick is left out: the std of a tree jumps. What was found for the ticks of full blocks is
+        kept.
         """
         blocks = last // BLOCK
         for block in range(len(self._worst), blocks):
@@ -188,20 +222,32 @@ class ErrorModel:
         rest = np.arange(blocks * BLOCK + 1, last + 1)
         ticks = np.concatenate([self._worst[blocks], rest]) if blocks else rest
         std, cell = self.cell_errors(ticks)
-        return np.unique([ticks[np.argmax(side)] for side in (std, cell.spread, cell.slack, cell.step)])
+        return np.unique(
+            [ticks[np.argmax(side)] for side in (std, cell.spread, cell.slack, cell.step)]
+        )
 
     def _of_cell(
-        self, variance: FloatArray, plain: FloatArray, weights: FloatArray, earlier: IntArray, later: IntArray
+        self,
+        variance: FloatArray,
+        plain: FloatArray,
+        weights: FloatArray,
+        earlier: IntArray,
+        later: IntArray,
     ) -> CellStd:
-        """(std, errors) of weight × (the noise at `later` less that at `earlier`), from its exact variance before it is
-        rounded; `plain` is that of continuous noise. A sum of discrete Laplace numbers needs half a unit once, however
-        many they are; rounded numbers need it each."""
+        """(std, errors) of weight × (the noise at `later` less that at `earlier`), from its exact
+        variance before it is rounded; `plain` is that of continuous noise. A sum of discrete
+        Laplace numbers needs half a unit once, however many they are; rounded numbers need it
+        each."""
         grid, half = self.query.grid, self.query.grid / 2 * weights
         roundings, std = self.factorization.roundings(earlier, later), np.sqrt(variance)
         if self.rounded:
             added = self.factorization.rounding_variance(earlier, later)
             std = np.sqrt(variance + grid**2 * weights**2 * added)
-        spread, slack, step = np.sqrt(plain), half * (roundings if self.rounded else 1), np.zeros(len(std))
+        spread, slack, step = (
+            np.sqrt(plain),
+            half * (roundings if self.rounded else 1),
+            np.zeros(len(std)),
+        )
         if not self.pure:
             narrow = (spread < grid) & self.rounded
             spread, slack = np.where(narrow, spread, std), np.where(narrow, slack, 0.0)
@@ -210,14 +256,16 @@ class ErrorModel:
         return std, CellErrors(spread, slack, self.pure, step)
 
     def difference_errors(self, earlier: IntArray, later: IntArray) -> CellStd:
-        """(std, errors) of the difference of one cell's running sums at pairs of ticks (0: before the first)."""
+        """(std, errors) of the difference of one cell's running sums at pairs of ticks (0: before
+        the first)."""
         pairs = np.stack([earlier, later], axis=1)
         distinct, where = np.unique(pairs, axis=0, return_inverse=True)
         variance, plain = (side[where.reshape(-1)] for side in self._of_differences(*distinct.T))
         return self._of_cell(variance, plain, np.ones(len(pairs)), earlier, later)
 
     def _of_differences(self, earlier: IntArray, later: IntArray) -> tuple[FloatArray, FloatArray]:
-        """(exact variance, that of continuous noise) of the difference of one cell's sums, before it is rounded."""
+        """(exact variance, that of continuous noise) of the difference of one cell's sums, before
+        it is rounded."""
         tree, square = self.factorization, self.query.grid**2
         if isinstance(tree, PureFactorization) and not isinstance(tree, DigitTree):
             exact, plain = tree.difference_errors(earlier, later, self.full_rate)
@@ -227,19 +275,24 @@ class ErrorModel:
 
     @property
     def _continuous(self) -> float:
-        """Variance of continuous Laplace noise over that of the discrete noise of a digit tree; 1 for other noise."""
+        """Variance of continuous Laplace noise over that of the discrete noise of a digit tree; 1
+        for other noise."""
         if not isinstance(self.factorization, DigitTree):
             return 1.0
-        return float((continuous_std(self.sigma / self.query.grid) * self.query.grid / self.sigma) ** 2)
+        return float(
+            (continuous_std(self.sigma / self.query.grid) * self.query.grid / self.sigma) ** 2
+        )
 
     def newest(self, last: IntArray) -> tuple[IntArray, IntArray] | None:
-        """Where days are revised: the tick as of which each number is, and how often it will still be revised."""
+        """Where days are revised: the tick as of which each number is, and how often it will still
+        be revised."""
         return None
 
     def equal_differences(self, earlier: IntArray, later: IntArray) -> IntArray:
-        """`equal_numbers` of the difference at each pair of ticks. In a digit tree it is a sum of as many equal numbers
-        as nodes lie between, and a terrace knows its coefficients; elsewhere the numbers of a difference have no common
-        bound, and its tails are at most those of one. A sum since the first tick is what a release has."""
+        """`equal_numbers` of the difference at each pair of ticks. In a digit tree it is a sum of
+        as many equal numbers as nodes lie between, and a terrace knows its coefficients; elsewhere
+        the numbers of a difference have no common bound, and its tails are at most those of one. A
+        sum since the first tick is what a release has."""
         tree = self.factorization
         if isinstance(tree, DigitTree):
             return np.maximum(tree.apart(earlier, later), 1)[:, np.newaxis]
@@ -253,7 +306,8 @@ class ErrorModel:
         return numbers
 
     def _laplace(self, ticks: IntArray) -> tuple[FloatArray, FloatArray, IntArray]:
-        """(exact variance, that of continuous noise, equal Laplace numbers with tails as heavy) of one cell."""
+        """(exact variance, that of continuous noise, equal Laplace numbers with tails as heavy) of
+        one cell."""
         tree = self.factorization
         assert isinstance(tree, PureFactorization)
         exact, plain, largest = tree.laplace_errors(ticks, self.full_rate)
@@ -267,9 +321,11 @@ class ErrorModel:
         return self.factorization.full_rate(self.sigma / self.query.grid)
 
     def equal_numbers(self, ticks: IntArray) -> IntArray:
-        """How many equal Laplace numbers have a sum with tails as heavy as the noise, shape (ticks, outputs or 1); 0:
-        normal noise."""
-        return self._laplace(ticks)[2][:, np.newaxis] if self.pure else np.zeros((len(ticks), 1), int)
+        """How many equal Laplace numbers have a sum with tails as heavy as the noise, shape (ticks,
+        outputs or 1); 0: normal noise."""
+        return (
+            self._laplace(ticks)[2][:, np.newaxis] if self.pure else np.zeros((len(ticks), 1), int)
+        )
 
     @property
     def pure(self) -> bool:
@@ -291,18 +347,23 @@ def add_errors(each: Sequence[SpanErrors]) -> SpanErrors:
 
 
 def whole_ticks(ticks: npt.ArrayLike, horizon: int | None) -> IntArray:
-    """Ticks as a row of whole numbers, or ParameterError where they are none or not in 1..horizon."""
+    """Ticks as a row of whole numbers, or ParameterError where they are none or not in
+    1..horizon."""
     at = np.atleast_1d(np.asarray(ticks))
     if at.ndim != 1 or (at.size and at.dtype.kind not in "iu"):
-        raise ParameterError(f"ticks are a list of whole numbers, got an array of {at.dtype} and shape {at.shape}")
+        raise ParameterError(
+            f"ticks are a list of whole numbers, got an array of {at.dtype} and shape {at.shape}"
+        )
     if at.size and (at.min() < 1 or (horizon is not None and at.max() > horizon)):
-        raise ParameterError(f"ticks must lie in 1..{horizon or '…'}, got {int(at.min())}..{int(at.max())}")
+        raise ParameterError(
+            f"ticks must lie in 1..{horizon or '…'}, got {int(at.min())}..{int(at.max())}"
+        )
     return at.astype(np.int64)
 
 
 def interval_factor(level: float, weight: int, largest_of: int = 0) -> float:
-    """How many standard deviations an interval needs on either side: of one number, or of the largest of so many.
-    `weight` is that of `ErrorModel.equal_numbers`."""
+    """How many standard deviations an interval needs on either side: of one number, or of the
+    largest of so many. `weight` is that of `ErrorModel.equal_numbers`."""
     check_probability("level", level)
     if weight:
         return laplace_factor((1 - level) / coarse(largest_of), weight)
@@ -313,13 +374,19 @@ def interval_factor(level: float, weight: int, largest_of: int = 0) -> float:
 
 def interval_factors(level: float, weights: IntArray, largest_of: npt.ArrayLike = 0) -> FloatArray:
     """`interval_factor` for each weight, computed once for each that occurs."""
-    pairs = list(zip(*(side.ravel().tolist() for side in np.broadcast_arrays(weights, largest_of)), strict=True))
+    pairs = list(
+        zip(
+            *(side.ravel().tolist() for side in np.broadcast_arrays(weights, largest_of)),
+            strict=True,
+        )
+    )
     known = {pair: interval_factor(level, *pair) for pair in set(pairs)}
     return np.asarray([known[pair] for pair in pairs]).reshape(weights.shape)
 
 
 def coarse(number: int) -> int:
-    """The number, at least 1, rounded up to three bits: long runs then have few different factors, 0.6 % wider."""
+    """The number, at least 1, rounded up to three bits: long runs then have few different factors,
+    0.6 % wider."""
     size = 1 << max(int(number).bit_length() - 3, 0)
     return max(-(-int(number) // size) * size, 1)
 

@@ -1,8 +1,9 @@
 """Which noise a stream gets, and paths of it.
 
-The candidate with the least error for the views that a stream publishes is taken. A view is a sum over ticks:
-`running` (all so far), `per-tick` (the last one) or `last-7` (the last seven). The choice is made from public numbers
-only: query, budget, horizon and views. Simulated paths are for researchers, and for bounds.
+The candidate with the least error for the views that a stream publishes is taken. A view is a sum
+over ticks: `running` (all so far), `per-tick` (the last one) or `last-7` (the last seven). The
+choice is made from public numbers only: query, budget, horizon and views. Simulated paths are for
+researchers, and for bounds.
 """
 
 from __future__ import annotations
@@ -30,7 +31,12 @@ from evercount.engine.build import (
     view_weighting,
 )
 from evercount.engine.error_model import ErrorModel, whole_ticks
-from evercount.engine.weighted_errors import check_decays, check_weighted, decayed_std, weighted_suspects
+from evercount.engine.weighted_errors import (
+    check_decays,
+    check_weighted,
+    decayed_std,
+    weighted_suspects,
+)
 from evercount.errors import ParameterError, TooLarge
 from evercount.factorizations import Factorization, Fresh, Periods
 from evercount.factorizations.base import tick_grid
@@ -54,7 +60,8 @@ MOST_VIEWS = 32
 """Views of one stream: for each the noise is fitted once more, and each makes every fit longer."""
 BEST = "best"
 MARGIN = 1.4
-"""How much better Laplace noise must be to be chosen where δ > 0: pure streams over the same events add up in full."""
+"""How much better Laplace noise must be to be chosen where δ > 0: pure streams over the same events
+add up in full."""
 TIE = 1.005
 """Errors within this factor are the same: the simpler noise is taken."""
 REFERENCE_TICKS = 2**20
@@ -66,7 +73,9 @@ NOTHING = Secret.from_hex("00" * 32)
 def check_noise_for(query: Query, views: Iterable[str]) -> Names:
     """The views that noise is chosen for, each once; refused where the query has no such views."""
     if isinstance(views, str) or not isinstance(views, Iterable):
-        raise ParameterError(f'views is a list of names such as ["per-tick", "last-7", "running"], got {views!r:.80}')
+        raise ParameterError(
+            f'views is a list of names such as ["per-tick", "last-7", "running"], got {views!r:.80}'
+        )
     names = tuple(dict.fromkeys(views)) or (RUNNING,)
     for name in names:
         weighting = view_weighting(name)
@@ -80,7 +89,10 @@ def check_noise_for(query: Query, views: Iterable[str]) -> Names:
 def check_view_count(views: Collection[str]) -> None:
     """Refuse more views than a stream may have; what was chosen before is not chosen again."""
     if len(views) > MOST_VIEWS:
-        raise TooLarge(f"a stream has at most {MOST_VIEWS} views, and {len(views)} are named: name the most important")
+        raise TooLarge(
+            f"a stream has at most {MOST_VIEWS} views, and {len(views)} are named: name the most "
+            "important"
+        )
 
 
 Choice = tuple[Budget, Factorization]
@@ -89,7 +101,8 @@ Choice = tuple[Budget, Factorization]
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """One mechanism, the budget that it keeps (δ = 0 for Laplace noise) and the worst std of each view."""
+    """One mechanism, the budget that it keeps (δ = 0 for Laplace noise) and the worst std of each
+    view."""
 
     budget: Budget
     engine: Factorization
@@ -114,14 +127,18 @@ def kept_budget(budget: Budget, name: Spec | Factorization) -> Budget:
 
 
 def choose_noise(
-    query: Query, budget: Budget, horizon: int | None, name: Spec | Factorization | None, views: Names
+    query: Query,
+    budget: Budget,
+    horizon: int | None,
+    name: Spec | Factorization | None,
+    views: Names,
 ) -> Choice:
     """The budget and the factorization that a stream runs on.
 
-    Without a name it is the candidate whose largest std over views, each in units of the least that this view can have
-    alone, is smallest: Laplace noise always where δ = 0, and for δ > 0 where it is better by more than `MARGIN`. "best"
-    does without that margin. Laplace noise has a budget with δ = 0: that is what it promises and what a ledger is
-    asked for.
+    Without a name it is the candidate whose largest std over views, each in units of the least that
+    this view can have alone, is smallest: Laplace noise always where δ = 0, and for δ > 0 where it
+    is better by more than `MARGIN`. "best" does without that margin. Laplace noise has a budget
+    with δ = 0: that is what it promises and what a ledger is asked for.
 
     >>> from evercount import Budget, Count
     >>> choose_noise(Count(), Budget(1.0, 1e-6), 365, None, ("running",))[1].name
@@ -143,8 +160,11 @@ FITTED = ("blend", TERRACE)
 """Names of noise whose numbers are fitted when it is first asked for."""
 
 
-def check_named_noise(query: Query, budget: Budget, horizon: int | None, name: Spec | None, views: Names) -> None:
-    """Refuse what `choose_noise` would refuse, as far as that is known before anything is chosen or fitted."""
+def check_named_noise(
+    query: Query, budget: Budget, horizon: int | None, name: Spec | None, views: Names
+) -> None:
+    """Refuse what `choose_noise` would refuse, as far as that is known before anything is chosen or
+    fitted."""
     if name in (None, BEST, "blend"):
         check_view_count(views)
     if name == "blend":
@@ -154,7 +174,9 @@ def check_named_noise(query: Query, budget: Budget, horizon: int | None, name: S
 
 
 @lru_cache(maxsize=256)
-def _least_error(query: Query, budget: Budget, horizon: int | None, views: Names, margin: float) -> Choice:
+def _least_error(
+    query: Query, budget: Budget, horizon: int | None, views: Names, margin: float
+) -> Choice:
     found = candidates(query, budget, horizon, views, margin)
     if not found:
         return budget, choose_engine(query, budget, horizon, None, views)
@@ -163,7 +185,11 @@ def _least_error(query: Query, budget: Budget, horizon: int | None, views: Names
     simplest = sorted(found, key=lambda one: one.engine.name != "fresh")  # no state and no horizon
     chosen = next(one for one in simplest if one.score(least) <= TIE * best)
     if chosen.budget.pure and not budget.pure:
-        gaussian = min((one for one in found if not one.budget.pure), key=lambda one: one.score(least), default=chosen)
+        gaussian = min(
+            (one for one in found if not one.budget.pure),
+            key=lambda one: one.score(least),
+            default=chosen,
+        )
         chosen = gaussian if gaussian.score(least) <= margin * chosen.score(least) else chosen
     return chosen.budget, chosen.engine
 
@@ -174,19 +200,26 @@ def candidates(
 ) -> tuple[Candidate, ...]:
     """The mechanisms that may be chosen for these views, with their errors.
 
-    A blend, which takes seconds to fit, is left out where no Gaussian noise at all can be within `margin` of what is
-    there: a number of some ticks has at least the std of noise for one tick, a running total that of the nuclear norm.
+    A blend, which takes seconds to fit, is left out where no Gaussian noise at all can be within
+    `margin` of what is there: a number of some ticks has at least the std of noise for one tick, a
+    running total that of the nuclear norm.
     """
     found: list[Candidate] = []
-    full_ticks(query, budget, horizon)  # a period that is no number of ticks is refused before anything is tried
+    # a period that is no number of ticks is refused before anything is tried
+    full_ticks(query, budget, horizon)
     widths = [fitted_width(view) for view in views]
     for own in [budget] if budget.pure else [pure_budget(budget), budget]:
         for name in _names(query, own, horizon, widths):
             check_wanted()
             if name == "blend" and found:
                 one = own.noise_multiplier() * math.sqrt(in_one_tick(query, own))
-                floor = [one * (1.0 if width else float(nuclear_lower(horizon or REFERENCE_TICKS))) for width in widths]
-                least = tuple(min(stds) for stds in zip(*(each.stds for each in found), strict=True))
+                floor = [
+                    one * (1.0 if width else float(nuclear_lower(horizon or REFERENCE_TICKS)))
+                    for width in widths
+                ]
+                least = tuple(
+                    min(stds) for stds in zip(*(each.stds for each in found), strict=True)
+                )
                 best = min(each.score(least) for each in found)
                 if Candidate(own, found[0].engine, tuple(floor)).score(least) > margin * best:
                     continue
@@ -196,35 +229,46 @@ def candidates(
                 engine = _engine(query, own, horizon, name, fitted)
                 stds = (_view_std(query, own, horizon, name, fitted, view) for view in views)
                 found.append(Candidate(own, engine, tuple(stds)))
-    return tuple(one for one in found if not (isinstance(one.engine, _TREES) and _beaten(one, found)))
+    return tuple(
+        one for one in found if not (isinstance(one.engine, _TREES) and _beaten(one, found))
+    )
 
 
 FITTED = ("blend", TERRACE)
-"""Noise that is fitted to the views; of all other the worst std of a view is the same, whatever else is published."""
+"""Noise that is fitted to the views; of all other the worst std of a view is the same, whatever
+else is published."""
 
 
 @lru_cache(maxsize=256)
-def _engine(query: Query, own: Budget, horizon: int | None, name: str | None, views: Names) -> Factorization:
+def _engine(
+    query: Query, own: Budget, horizon: int | None, name: str | None, views: Names
+) -> Factorization:
     return choose_engine(query, own, horizon, name, views)
 
 
 @lru_cache(maxsize=1024)
-def _view_std(query: Query, own: Budget, horizon: int | None, name: str | None, views: Names, view: str) -> float:
+def _view_std(
+    query: Query, own: Budget, horizon: int | None, name: str | None, views: Names, view: str
+) -> float:
     """The worst std of one view; computed once, whatever it is compared with."""
     engine = _engine(query, own, horizon, name, views)
     return view_stds(query, own, horizon, engine, [view])[0]
 
 
 _TREES = (DigitTree, HybridTree)
-"""They have less error than bridges and terraces for narrow noise only, and are left out elsewhere."""
+"""They have less error than bridges and terraces for narrow noise only, and are left out
+elsewhere."""
 
 
 def _beaten(one: Candidate, found: Sequence[Candidate]) -> bool:
-    """Whether another candidate promises no less and is better for every view; `fresh` is not left out."""
+    """Whether another candidate promises no less and is better for every view; `fresh` is not left
+    out."""
     if one.engine.name == "fresh":
         return False
     rivals = (each for each in found if each.budget.delta <= one.budget.delta)
-    return any(all(less < own for less, own in zip(each.stds, one.stds, strict=True)) for each in rivals)
+    return any(
+        all(less < own for less, own in zip(each.stds, one.stds, strict=True)) for each in rivals
+    )
 
 
 def least_alone(
@@ -246,7 +290,9 @@ def in_one_tick(query: Query, budget: Budget) -> float:
     return query.squared_sensitivity(budget.adjacency) * (budget.touched(1).per_tick or 1) ** 2
 
 
-def _names(query: Query, own: Budget, horizon: int | None, widths: list[int | None]) -> list[str | None]:
+def _names(
+    query: Query, own: Budget, horizon: int | None, widths: list[int | None]
+) -> list[str | None]:
     """The candidates by name; None stands for the default of running totals."""
     if widths == [1]:
         return ["fresh"]  # the least error for one tick that any noise has
@@ -279,8 +325,8 @@ def planned_errors(
 def view_stds(
     query: Query, budget: Budget, horizon: int | None, engine: Factorization, views: Sequence[str]
 ) -> tuple[float, ...]:
-    """The worst std of each view with exact noise; of averages over time, whose first ticks would decide, the root
-    mean square over the ticks."""
+    """The worst std of each view with exact noise; of averages over time, whose first ticks would
+    decide, the root mean square over the ticks."""
     model, _ = planned_errors(query, budget, horizon, engine)
     last = horizon or REFERENCE_TICKS
     if query.publishing.weights is not None:
@@ -289,7 +335,8 @@ def view_stds(
 
 
 def mean_std(model: ErrorModel, last: int) -> float:
-    """The root mean square of the std over the first `last` ticks; beyond some thousand ticks, of a sample of them."""
+    """The root mean square of the std over the first `last` ticks; beyond some thousand ticks, of a
+    sample of them."""
     ticks = tick_grid(last, MOST_AVERAGED)
     squares = (model.std(ticks) ** 2).max(axis=1)
     spans = np.diff(ticks, append=last + 1)
@@ -297,7 +344,8 @@ def mean_std(model: ErrorModel, last: int) -> float:
 
 
 def worst_of_view(model: ErrorModel, view: str, last: int) -> float:
-    """The largest std of a view by its name; of a decayed sum over many ticks, that of a sample of them."""
+    """The largest std of a view by its name; of a decayed sum over many ticks, that of a sample of
+    them."""
     weighting = view_weighting(view)
     if not isinstance(weighting, Decayed):
         return worst_std(model, weighting, last)
@@ -336,10 +384,17 @@ MOST_AVERAGED = 4096
 
 
 def simulated_noise(model: ErrorModel, paths: int, seed: int | None) -> NoiseStream:
-    """The noise of running sums, in grid units: each cell is an independent path of the law of one cell. Insecure."""
-    engine, scale, secret = model.factorization, model.sigma / model.query.grid, insecure_secret(seed)
+    """The noise of running sums, in grid units: each cell is an independent path of the law of one
+    cell. Insecure."""
+    engine, scale, secret = (
+        model.factorization,
+        model.sigma / model.query.grid,
+        insecure_secret(seed),
+    )
     if model.pure:
-        return build_pure(engine, cells=paths, grid=1.0, l1=1.0, epsilon=model.full_rate, secret=secret).stream
+        return build_pure(
+            engine, cells=paths, grid=1.0, l1=1.0, epsilon=model.full_rate, secret=secret
+        ).stream
     if isinstance(engine, Fresh):
         return FreshStream(scale, paths, secret, 0, 0.0, MOST_TICKS)
     if isinstance(engine, Periods):
@@ -352,7 +407,9 @@ def noise_paths(model: ErrorModel, count: int, last: int | None, seed: int | Non
     query = model.query
     count = check_count("n", count)
     if last is None:
-        raise ParameterError("a stream without a horizon has no last tick: say how many ticks a path has")
+        raise ParameterError(
+            "a stream without a horizon has no last tick: say how many ticks a path has"
+        )
     at = np.arange(1, check_count("ticks", last) + 1)
     whole_ticks(at[-1:], model.factorization.horizon)
     rows = simulated_noise(model, count, seed).take(last)
@@ -370,12 +427,17 @@ SEED = 0x5EED  # public, so that a bound is a function of public parameters alon
 def simulated_factor(
     errors: ErrorModel, spread: FloatArray, slack: FloatArray, shape: FloatArray, beta: float
 ) -> float:
-    """The smallest q, up to simulation, with P(|error| ≤ q·shape·spread + slack at all ticks) ≥ 1 − beta. It is the
-    upper 99.9 % confidence limit over `SIMULATED_RUNS` runs; infinite where beta is too small for these."""
+    """The smallest q, up to simulation, with P(|error| ≤ q·shape·spread + slack at all ticks) ≥ 1 −
+    beta. It is the upper 99.9 % confidence limit over `SIMULATED_RUNS` runs; infinite where beta is
+    too small for these."""
     query, engine, ticks = errors.query, errors.factorization, len(shape)
-    mixed = errors.pure and query.cells != 1  # a combination of Laplace numbers of several cells has other tails
+    # a combination of Laplace numbers of several cells has other tails
+    mixed = errors.pure and query.cells != 1
     if query.outputs != 1 or mixed or not 0 < ticks <= LONGEST_SIMULATION:
-        raise ParameterError("method='simulate' is for one running sum, from tick 1 on, up to 2^17 ticks; use 'union'")
+        raise ParameterError(
+            "method='simulate' is for one running sum, from tick 1 on, up to 2^17 ticks; use "
+            "'union'"
+        )
     largest, source = [], insecure_generator(SEED)
     for number in range(0, SIMULATED_RUNS, RUNS_AT_A_TIME):
         if errors.pure:
@@ -388,5 +450,7 @@ def simulated_factor(
             off = np.abs(real) / engine.row_norms(np.arange(1, ticks + 1))[:, np.newaxis]
         largest.append(np.max(off / shape, axis=0))
     ordered = np.sort(np.concatenate(largest))
-    rank = int(np.ceil(SIMULATED_RUNS * (1 - beta) + 3.1 * np.sqrt(SIMULATED_RUNS * beta * (1 - beta))))
+    rank = int(
+        np.ceil(SIMULATED_RUNS * (1 - beta) + 3.1 * np.sqrt(SIMULATED_RUNS * beta * (1 - beta)))
+    )
     return max(float(ordered[rank]), 0.0) if rank < SIMULATED_RUNS else float("inf")

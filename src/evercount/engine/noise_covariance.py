@@ -1,4 +1,5 @@
-"""The exact covariance of a stream's noise: of one cell's published numbers at any ticks, from public parameters."""
+"""The exact covariance of a stream's noise: of one cell's published numbers at any ticks, from
+public parameters."""
 
 from __future__ import annotations
 
@@ -13,11 +14,17 @@ from evercount.engine.error_model import ErrorModel, whole_ticks
 from evercount.factorizations.base import LARGEST_DENSE_TICKS
 from evercount.factorizations.laplace_bridge import UNITS, Bridge
 from evercount.factorizations.laplace_choice import EndlessBridge
-from evercount.factorizations.laplace_trees import DigitTree, HybridTree, PureFactorization, node_variance
+from evercount.factorizations.laplace_trees import (
+    DigitTree,
+    HybridTree,
+    PureFactorization,
+    node_variance,
+)
 from evercount.factorizations.terrace import Terrace
 
 MOST_PER_TICK = 64
-"""For ticks that are more than this many apart on average, differences are quicker than the whole matrix."""
+"""For ticks that are more than this many apart on average, differences are quicker than the whole
+matrix."""
 
 
 def noise_covariance(model: ErrorModel, ticks: Any, view: str) -> FloatArray:
@@ -29,20 +36,25 @@ def noise_covariance(model: ErrorModel, ticks: Any, view: str) -> FloatArray:
         weights = published.sum_weights(at)
         return np.asarray(covariance_of_sums(model, at) * np.multiply.outer(weights, weights))
     published.check_views("", width)
-    both, now = covariance_of_sums(model, np.concatenate([at, np.maximum(at - width, 0)])), slice(len(at))
+    both, now = (
+        covariance_of_sums(model, np.concatenate([at, np.maximum(at - width, 0)])),
+        slice(len(at)),
+    )
     before = slice(len(at), None)
     return np.asarray(both[now, now] - both[now, before] - both[before, now] + both[before, before])
 
 
 def covariance_of_sums(model: ErrorModel, ticks: IntArray) -> FloatArray:
-    """The covariance of one cell's running sums; tick 0 is before the first, where there is no noise."""
+    """The covariance of one cell's running sums; tick 0 is before the first, where there is no
+    noise."""
     engine = model.factorization
     places, where = np.unique(ticks, return_inverse=True)
     last = int(places.max(initial=0))
     if isinstance(engine, Terrace):
         rate = model.full_rate
         covariance = _from_differences(
-            lambda tick, from_: engine.difference_errors(from_, np.full_like(from_, tick), rate)[0], places
+            lambda tick, from_: engine.difference_errors(from_, np.full_like(from_, tick), rate)[0],
+            places,
         )
         covariance *= model.query.grid**2
     elif isinstance(engine, PureFactorization) and not isinstance(engine, DigitTree):
@@ -55,7 +67,8 @@ def covariance_of_sums(model: ErrorModel, ticks: IntArray) -> FloatArray:
         covariance = model.sigma**2 * rows @ rows.T
     else:
         covariance = _from_differences(
-            lambda tick, from_: engine.difference_norms(from_, np.full_like(from_, tick)) ** 2, places
+            lambda tick, from_: engine.difference_norms(from_, np.full_like(from_, tick)) ** 2,
+            places,
         )
         covariance *= model.sigma**2
     if model.rounded:
@@ -67,8 +80,9 @@ def covariance_of_sums(model: ErrorModel, ticks: IntArray) -> FloatArray:
 
 
 def nodes_of_ticks(engine: PureFactorization, places: IntArray) -> tuple[FloatArray, FloatArray]:
-    """(coefficients at each tick, share of ε) of the nodes of a bridge or a hybrid tree, whose L is in units of shares.
-    R does not have the shares of all of them: a bridge reads nodes of ticks to come."""
+    """(coefficients at each tick, share of ε) of the nodes of a bridge or a hybrid tree, whose L is
+    in units of shares. R does not have the shares of all of them: a bridge reads nodes of ticks to
+    come."""
     at = places[places > 0]
     if isinstance(engine, HybridTree):
         left = engine.dense(int(at.max(initial=1)))[0][at - 1]
@@ -100,7 +114,8 @@ def _bridge_nodes(bridge: Bridge, at: IntArray) -> tuple[FloatArray, FloatArray]
 
 
 def _from_differences(square: Callable[[int, IntArray], AnyArray], places: IntArray) -> FloatArray:
-    """The covariance at rising ticks, from the variance of the difference of each to earlier ones (0: no noise)."""
+    """The covariance at rising ticks, from the variance of the difference of each to earlier ones
+    (0: no noise)."""
     variance, apart = np.zeros(len(places)), np.zeros((len(places), len(places)))
     for number, tick in enumerate(places.tolist()):
         if tick:

@@ -1,6 +1,8 @@
-"""ReleaseTable: the one shape in which released numbers and views leave the engine, for files, stores and readers.
+"""ReleaseTable: the one shape in which released numbers and views leave the engine, for files,
+stores and readers.
 
-`Exports` is what tables, releases and views offer alike: files, data frames, and charts of their table.
+`Exports` is what tables, releases and views offer alike: files, data frames, and charts of their
+table.
 """
 
 from __future__ import annotations
@@ -110,7 +112,9 @@ class Exports(ABC):
         elif hasattr(target, "write"):
             target.write(text)
         else:
-            raise ParameterError(f'write to a path such as "daily.{kind}" or to an open file, got {target!r:.80}')
+            raise ParameterError(
+                f'write to a path such as "daily.{kind}" or to an open file, got {target!r:.80}'
+            )
         return None
 
     def to_parquet(self, target: str | Path) -> None:
@@ -130,7 +134,8 @@ class Exports(ABC):
         write_parquet(str(target), [table], table.clock, self._metadata)
 
     def to_arrow(self) -> Any:
-        """The numbers as a `pyarrow.Table`, with the guarantee and the kind of noise in its metadata.
+        """The numbers as a `pyarrow.Table`, with the guarantee and the kind of noise in its
+        metadata.
 
         Returns:
             The table.
@@ -148,7 +153,8 @@ class Exports(ABC):
         return {"evercount.guarantee": self.guarantee, "evercount.noise": self.noise}
 
     def to_pandas(self) -> Any:
-        """The numbers as a `pandas.DataFrame`, with the guarantee and the kind of noise in its `attrs`.
+        """The numbers as a `pandas.DataFrame`, with the guarantee and the kind of noise in its
+        `attrs`.
 
         Returns:
             The data frame; starts are timestamps in the stream's zone.
@@ -164,7 +170,8 @@ class Exports(ABC):
         return frame
 
     def to_polars(self) -> Any:
-        """The numbers as a `polars.DataFrame`. It has no place for the guarantee: state it next to the numbers.
+        """The numbers as a `polars.DataFrame`. It has no place for the guarantee: state it next to
+        the numbers.
 
         Returns:
             The data frame; starts are timestamps in the stream's zone.
@@ -177,7 +184,8 @@ class Exports(ABC):
         return frame_module("polars").from_arrow(self.to_arrow())
 
     def plot(self, target: str | Path | Axes | None = None, cells: int = 8) -> Axes:
-        """Values with their error band: into a file (PNG, SVG, PDF), given axes, or new axes that are returned.
+        """Values with their error band: into a file (PNG, SVG, PDF), given axes, or new axes that
+        are returned.
 
         Args:
             target: A path, axes, or None for new axes.
@@ -192,26 +200,37 @@ class Exports(ABC):
         table = _in_time(self.table())
         values, _, low, high = (table.numbers[:, part, :cells] for part in range(len(NUMBERS)))
         times = None if table.starts is None else np.asarray(table.starts, "datetime64[us]")
-        zone = None if table.clock is None or table.clock.arrow_zone == "UTC" else ZoneInfo(table.clock.arrow_zone)
+        zone = (
+            None
+            if table.clock is None or table.clock.arrow_zone == "UTC"
+            else ZoneInfo(table.clock.arrow_zone)
+        )
         numbers, names = (values, low, high), table.cells[:cells]
-        more: dict[str, Any] = {"times": times, "zone": zone, "left": table.left, "notes": table.notes}
+        more: dict[str, Any] = {
+            "times": times,
+            "zone": zone,
+            "left": table.left,
+            "notes": table.notes,
+        }
         return band_plot(table.ticks, *numbers, names, target, **more)
 
 
 @dataclass(frozen=True, eq=False)
 class ReleaseTable(Exports, Sequence[Any]):
-    """Released numbers as a table: tick, start, cell, value, std, low and high, one row per tick and cell.
+    """Released numbers as a table: tick, start, cell, value, std, low and high, one row per tick
+    and cell.
 
-    Of a view, one row per span of ticks and cell. It behaves as a sequence of rows, and as an Arrow table; `to_pandas`,
-    `to_polars` and `to_arrow` make data frames of it.
+    Of a view, one row per span of ticks and cell. It behaves as a sequence of rows, and as an Arrow
+    table; `to_pandas`, `to_polars` and `to_arrow` make data frames of it.
 
     Args:
         ticks: The tick that released each number: the last one of its span.
-        starts: When what a number counts begins, in microseconds since 1970 (of running totals: when the tick begins).
+        starts: When what a number counts begins, in microseconds since 1970 (of running totals:
+            when the tick begins).
         cells: One label for each cell.
-        numbers: value, std, low and high, shape (ticks, 4, cells). Finite, no negative zero: files and databases give
-            back the same bits. The value is NaN where a discovered key was not public: it has no row in a file or a
-            database. A quantile has no std: it is NaN.
+        numbers: value, std, low and high, shape (ticks, 4, cells). Finite, no negative zero: files
+            and databases give back the same bits. The value is NaN where a discovered key was not
+            public: it has no row in a file or a database. A quantile has no std: it is NaN.
         first: The first tick that each number of a view counts.
         marks: What a reader must know besides: a column for each.
         clock: The schedule that shows starts in its zone.
@@ -219,7 +238,8 @@ class ReleaseTable(Exports, Sequence[Any]):
         views: Other views of the same ticks, by name.
         as_of: Of a stream whose ticks are revised: the tick after which each number was published.
         left: How often each number will still be revised: 0 for final ones.
-        notes: What the operator says about the ticks of each row, empty where nothing; None without any note.
+        notes: What the operator says about the ticks of each row, empty where nothing; None without
+            any note.
 
     >>> from evercount import Budget, Count, Stream
     >>> table = Stream(Count(), Budget(1.0, 1e-6), 24).run([100, 50]).table()
@@ -240,7 +260,7 @@ class ReleaseTable(Exports, Sequence[Any]):
     left: IntArray | None = None
     notes: Sequence[str] | None = None
 
-    # -- a sequence of rows ---------------------------------------------------------------------------------------
+    # -- a sequence of rows ------------------------------------------------------------------------
 
     def __len__(self) -> int:
         return int(np.count_nonzero(~np.isnan(self.numbers[:, 0])))
@@ -252,19 +272,22 @@ class ReleaseTable(Exports, Sequence[Any]):
     def __getitem__(self, index: slice) -> ReleaseTable: ...
 
     def __getitem__(self, index: int | slice) -> Any:
-        """A row, or the table of some rows: in their order, or from the last to the first with a negative step."""
+        """A row, or the table of some rows: in their order, or from the last to the first with a
+        negative step."""
         if isinstance(index, slice):
             return self._rows(index)
         if not isinstance(index, int | np.integer):
             raise ParameterError(
-                f'rows are numbered, as in table[0]; for columns use table.to_pandas()["value"]: {index!r:.80}'
+                'rows are numbered, as in table[0]; for columns use table.to_pandas()["value"]: '
+                f"{index!r:.80}"
             )
         if not -len(self) <= index < len(self):
             raise IndexError(f"the table has {len(self)} rows, and row {index} is not one of them")
         return next(iter(self[index : index + 1 or None]))
 
     def _rows(self, index: slice) -> ReleaseTable:
-        """The table of some rows. A negative step turns both ticks and cells around, and with them the rows."""
+        """The table of some rows. A negative step turns both ticks and cells around, and with them
+        the rows."""
         row, cell = np.nonzero(~np.isnan(self.numbers[:, 0]))
         chosen = np.arange(len(row))[index]
         kept = np.full_like(self.numbers, np.nan)
@@ -275,9 +298,14 @@ class ReleaseTable(Exports, Sequence[Any]):
             some = some[::-1]
             kept = kept[:, :, ::-1]
             cells = list(cells[: kept.shape[2]])[::-1]
-        given = {name: vars(self)[name] for name in ("ticks", "starts", "first", "as_of", "left", "notes")}
+        given = {
+            name: vars(self)[name]
+            for name in ("ticks", "starts", "first", "as_of", "left", "notes")
+        }
         rows: dict[str, Any] = {
-            name: column[some] if isinstance(column, np.ndarray) else [column[place] for place in some.tolist()]
+            name: column[some]
+            if isinstance(column, np.ndarray)
+            else [column[place] for place in some.tolist()]
             for name, column in given.items()
             if column is not None
         }
@@ -297,7 +325,9 @@ class ReleaseTable(Exports, Sequence[Any]):
             return datetime.fromisoformat(self.clock.show(start))
         return EPOCH + timedelta(microseconds=start)
 
-    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
+    def __array__(
+        self, dtype: npt.DTypeLike | None = None, copy: bool | None = None
+    ) -> npt.NDArray[Any]:
         """value, std, low and high, one row each."""
         columns = self.columns()
         return np.stack([columns[name] for name in NUMBERS], axis=1).astype(dtype or np.float64)
@@ -305,19 +335,28 @@ class ReleaseTable(Exports, Sequence[Any]):
     def __repr__(self) -> str:
         shown = [list(self.columns())]
         rows = len(self)
-        for row in self if rows <= MOST_SHOWN else (*self[: MOST_SHOWN // 2], *self[rows - MOST_SHOWN // 2 :]):
+        for row in (
+            self
+            if rows <= MOST_SHOWN
+            else (*self[: MOST_SHOWN // 2], *self[rows - MOST_SHOWN // 2 :])
+        ):
             shown.append([f"{part:.4g}" if isinstance(part, float) else str(part) for part in row])
         lines = aligned(shown)
         if rows > MOST_SHOWN:
             lines.insert(1 + MOST_SHOWN // 2, "…")
         others = f"; other views: {', '.join(self.views)}" if self.views else ""
-        return "\n".join([*lines, f"[{rows} rows{others}]", *([self.guarantee] if self.guarantee else [])])
+        return "\n".join(
+            [*lines, f"[{rows} rows{others}]", *([self.guarantee] if self.guarantee else [])]
+        )
 
     @property
     def _title(self) -> str:
         if not self.starts:
             return "published numbers"
-        return f"published numbers, {self._moment(min(self.starts))} to {self._moment(max(self.starts))}"
+        return (
+            f"published numbers, {self._moment(min(self.starts))} to "
+            f"{self._moment(max(self.starts))}"
+        )
 
     def table(self) -> ReleaseTable:
         """The table itself.
@@ -327,7 +366,7 @@ class ReleaseTable(Exports, Sequence[Any]):
         """
         return self
 
-    # -- for writers --------------------------------------------------------------------------------------------------
+    # -- for writers -------------------------------------------------------------------------------
 
     def columns(self, show: Callable[[int], str] | None = None) -> dict[str, npt.NDArray[Any]]:
         """The columns by name, one row per tick and published cell.
@@ -345,13 +384,21 @@ class ReleaseTable(Exports, Sequence[Any]):
             columns |= {"as_of": self.as_of[row], "revisions_left": self.left[row]}
         if self.starts is not None:
             starts = np.asarray(self.starts, np.int64)
-            columns["start"] = (starts if show is None else np.asarray(list(map(show, self.starts)), object))[row]
+            columns["start"] = (
+                starts if show is None else np.asarray(list(map(show, self.starts)), object)
+            )[row]
         elif self.first is not None:
             columns["first"] = self.first[row]
-        columns["cell"] = np.asarray(self.cells, object)[cell] if len(self.cells) else np.empty(0, object)
+        columns["cell"] = (
+            np.asarray(self.cells, object)[cell] if len(self.cells) else np.empty(0, object)
+        )
         columns |= {name: self.numbers[:, index][public] for index, name in enumerate(NUMBERS)}
         columns |= {name: np.full(len(row), text, object) for name, text in self.marks.items()}
-        return columns if self.notes is None else columns | {"note": np.asarray(self.notes, object)[row]}
+        return (
+            columns
+            if self.notes is None
+            else columns | {"note": np.asarray(self.notes, object)[row]}
+        )
 
 
 def _in_time(table: ReleaseTable) -> ReleaseTable:
@@ -364,7 +411,8 @@ def _in_time(table: ReleaseTable) -> ReleaseTable:
 def row_class(names: tuple[str, ...]) -> Any:
     """The class of rows with these columns."""
     columns = namedtuple("Row", names)  # type: ignore[misc]
-    return type("Row", (columns,), {"__slots__": (), "__reduce__": _pickled_row})  # no module has the class
+    # no module has the class
+    return type("Row", (columns,), {"__slots__": (), "__reduce__": _pickled_row})
 
 
 def _pickled_row(row: Any) -> tuple[Any, ...]:
@@ -384,7 +432,8 @@ def table_of(
     marks: Mapping[str, str] | None = None,
     guarantee: str = "",
 ) -> ReleaseTable:
-    """The table of value, std, low and high, each (ticks, cells), without infinity and negative zero."""
+    """The table of value, std, low and high, each (ticks, cells), without infinity and negative
+    zero."""
     stated = np.stack([np.asarray(part, np.float64) for part in numbers], axis=1)
     stated = np.clip(stated, -LARGEST_STATED, LARGEST_STATED) + 0.0
     return ReleaseTable(ticks, starts, cells, stated, first, marks or {}, guarantee=guarantee)

@@ -1,8 +1,10 @@
-"""Streams made of a query: of some of its cells, for shards, and of days that are published again as late events come.
+"""Streams made of a query: of some of its cells, for shards, and of days that are published again
+as late events come.
 
-Revisions are what epidemiologists call a reporting triangle. A tick has a day of its own; an event that comes ℓ ticks
-after its day has lag ℓ. After tick t the numbers of the days t, t−1, …, t−R are published in one row, each with the
-events that came so far. Readers get rows of (tick, as_of): the day, and the tick after which the number was published.
+Revisions are what epidemiologists call a reporting triangle. A tick has a day of its own; an event
+that comes ℓ ticks after its day has lag ℓ. After tick t the numbers of the days t, t−1, …, t−R are
+published in one row, each with the events that came so far. Readers get rows of (tick, as_of): the
+day, and the tick after which the number was published.
 """
 
 from __future__ import annotations
@@ -50,13 +52,15 @@ class _Derived(Query[FloatArray]):
 class Revisions(_Derived):
     """The running sums of each of the last `lags` days, by cell.
 
-    Cell ℓ·C + c is cell c of the query (C of them) for the day that is ℓ ticks ago. As events, a tick is a sequence:
-    first what the query takes as a tick for the events of its own day, then the same for those that came one tick late,
-    and so on. `engine/state.py` moves the sums of a day on by one lag after each tick.
+    Cell ℓ·C + c is cell c of the query (C of them) for the day that is ℓ ticks ago. As events, a
+    tick is a sequence: first what the query takes as a tick for the events of its own day, then the
+    same for those that came one tick late, and so on. `engine/state.py` moves the sums of a day on
+    by one lag after each tick.
 
-    **Guarantee.** An event is counted for one day at one lag, and what is counted for other days and lags does not
-    depend on it. So the neighbours of all days together are those of the query for one day, with S of the query. Proof:
-    `revisions.proof.md`. Test: tests/engine/test_revisions.py::test_no_neighbours_beat_one_day.
+    **Guarantee.** An event is counted for one day at one lag, and what is counted for other days
+    and lags does not depend on it. So the neighbours of all days together are those of the query
+    for one day, with S of the query. Proof: `revisions.proof.md`. Test:
+    tests/engine/test_revisions.py::test_no_neighbours_beat_one_day.
     """
 
     name: ClassVar[str] = "revisions"
@@ -70,7 +74,9 @@ class Revisions(_Derived):
 
     @property
     def labels(self) -> Sequence[str]:
-        return tuple(f"{label}, {lag} late" for lag in range(self.lags) for label in self.query.labels)
+        return tuple(
+            f"{label}, {lag} late" for lag in range(self.lags) for label in self.query.labels
+        )
 
     @property
     def publishing(self) -> Publishing:
@@ -79,22 +85,33 @@ class Revisions(_Derived):
             self._decode,
             lambda: np.tile(each * of_day.norms(), self.lags),
             lambda: np.tile(each * of_day.roundings(), self.lags),
-            why_no_views="the numbers of a revised stream are of single days: views take the newest number of each",
+            why_no_views=(
+                "the numbers of a revised stream are of single days: views take the newest number "
+                "of each"
+            ),
         )
 
     def _decode(self, first_tick: int, noisy: FloatArray) -> FloatArray:
         """What the query publishes for each day; NaN for days before the first."""
         blocks = noisy.reshape(len(noisy) * self.lags, self.query.cells)
-        published = self.query.decode_run(1, blocks).reshape(len(noisy), self.lags, self.query.outputs).copy()
+        published = (
+            self.query.decode_run(1, blocks)
+            .reshape(len(noisy), self.lags, self.query.outputs)
+            .copy()
+        )
         ticks = np.arange(first_tick, first_tick + len(noisy))
         published[ticks[:, np.newaxis] <= np.arange(self.lags)] = np.nan
         return published.reshape(len(noisy), self.outputs)
 
     def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
-        if not isinstance(events, Sequence) or isinstance(events, str | bytes) or len(events) > self.lags:
+        if (
+            not isinstance(events, Sequence)
+            or isinstance(events, str | bytes)
+            or len(events) > self.lags
+        ):
             raise InputError(
-                f"a tick of a revised stream is a list: the events of its own day, those of the day before, …, at most "
-                f"{self.lags} days"
+                "a tick of a revised stream is a list: the events of its own day, those of the day "
+                f"before, …, at most {self.lags} days"
             )
         row = np.zeros((self.lags, self.query.cells), np.int64)
         for lag, part in enumerate(events):
@@ -108,7 +125,9 @@ class Revisions(_Derived):
         return [self.name, {"query": self.query.identity(), "lags": self.lags}]
 
     def with_keys(self, keys: Sequence[Any]) -> Query:
-        raise ParameterError("keys cannot join a stream whose ticks are revised: declare a successor with all keys")
+        raise ParameterError(
+            "keys cannot join a stream whose ticks are revised: declare a successor with all keys"
+        )
 
     def parameters(self) -> dict[str, Any]:
         return {"query": self.query, "lags": self.lags}
@@ -117,26 +136,33 @@ class Revisions(_Derived):
 def check_revised(query: Query) -> None:
     if not query.memoryless or query.whole_ticks or query.people is not None:
         raise ParameterError(
-            f"late = 'revise': {query.name!r} looks at earlier events or at who sent them, so a late event would "
-            "change other days too; revise only count, sum, histogram, rollup, marginals, quantiles or top-k"
+            f"late = 'revise': {query.name!r} looks at earlier events or at who sent them, so a "
+            "late event would change other days too; revise only count, sum, histogram, rollup, "
+            "marginals, quantiles or top-k"
         )
     if query.discovery is not None:
         raise ParameterError(
-            "late = 'revise' cannot be used with unlisted keys, which become public tick by tick; list the keys "
-            "(histogram)"
+            "late = 'revise' cannot be used with unlisted keys, which become public tick by tick; "
+            "list the keys (histogram)"
         )
-    if query.publishing.why_no_views is not None or query.publishing.weights is not None or query.publishing.own_ticks:
+    if (
+        query.publishing.why_no_views is not None
+        or query.publishing.weights is not None
+        or query.publishing.own_ticks
+    ):
         raise ParameterError(
-            f"late = 'revise': {query.name!r} publishes no sums; for averages revise the sum and the count"
+            f"late = 'revise': {query.name!r} publishes no sums; for averages revise the sum and "
+            "the count"
         )
 
 
 class CellRange(_Derived):
     """The cells `part` of a query that publishes each cell by itself.
 
-    **Guarantee.** Noise, sums and published numbers of a cell depend on that cell and on public facts only. So streams
-    of disjoint parts of one declaration publish together exactly what the whole stream publishes, and its guarantee
-    holds for all of them together; the noise of a part is calibrated to the whole query (`engine/build.py`). Test:
+    **Guarantee.** Noise, sums and published numbers of a cell depend on that cell and on public
+    facts only. So streams of disjoint parts of one declaration publish together exactly what the
+    whole stream publishes, and its guarantee holds for all of them together; the noise of a part is
+    calibrated to the whole query (`engine/build.py`). Test:
     tests/engine/test_cell_range.py::test_parts_together_are_the_whole_stream.
     """
 
@@ -147,7 +173,9 @@ class CellRange(_Derived):
         if part.step != 1 or not 0 <= part.start < part.stop <= query.cells:
             raise ParameterError(f"{part} is not a range of the {query.cells} cells")
         if not can_be_cut(query) and len(part) != query.cells:
-            raise ParameterError(f"the cells of {query.name!r} cannot be cut into parts: use one part")
+            raise ParameterError(
+                f"the cells of {query.name!r} cannot be cut into parts: use one part"
+            )
         self.query, self.part, self.cells = query, part, len(part)
 
     @property
@@ -159,35 +187,47 @@ class CellRange(_Derived):
         return self.query.monotone
 
     def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
-        raise InputError("a part of the cells takes totals, not events: count the events before the cells are cut")
+        raise InputError(
+            "a part of the cells takes totals, not events: count the events before the cells are "
+            "cut"
+        )
 
     def parameters(self) -> dict[str, Any]:
         return {"query": self.query, "part": self.part}
 
 
 def can_be_cut(query: Query) -> bool:
-    """Whether each published number is one cell's running sum, so that cells can be released apart."""
-    sums = query.publishing.as_they_are and query.publishing.kept is None and query.outputs == query.cells
+    """Whether each published number is one cell's running sum, so that cells can be released
+    apart."""
+    sums = (
+        query.publishing.as_they_are
+        and query.publishing.kept is None
+        and query.outputs == query.cells
+    )
     return sums and query.initial_state() is None and not query.whole_ticks
 
 
 def cut_cells(cells: int, shards: int) -> list[range]:
     """`shards` ranges of nearly equal length that cover the cells."""
     check_whole("shards", shards, 1, cells)
-    return [range(number * cells // shards, (number + 1) * cells // shards) for number in range(shards)]
+    return [
+        range(number * cells // shards, (number + 1) * cells // shards) for number in range(shards)
+    ]
 
 
 ONE_DAY = (
-    "late = 'revise' protects one event, or what one user does on one day (period = '1d' for ticks of 1d): caps over "
-    "several days are not supported"
+    "late = 'revise' protects one event, or what one user does on one day (period = '1d' for ticks "
+    "of 1d): caps over several days are not supported"
 )
 
 
 def day_budget(budget: Budget) -> Budget:
-    """What the stream of one day keeps so that all of them together keep the budget: its whole life is one period.
+    """What the stream of one day keeps so that all of them together keep the budget: its whole life
+    is one period.
 
     **Guarantee.** `engine/revisions.proof.md`, Theorem 2. Tests:
-    tests/engine/test_revisions.py::test_no_neighbours_beat_one_day and ::test_no_persons_beat_one_day.
+    tests/engine/test_revisions.py::test_no_neighbours_beat_one_day and
+    ::test_no_persons_beat_one_day.
     """
     if budget.unit == "event":
         return budget
@@ -198,8 +238,9 @@ def day_budget(budget: Budget) -> Budget:
 
 @dataclass(frozen=True, eq=False)
 class DayErrors(ErrorModel):
-    """The errors of the query for one day, and of sums of the newest numbers of several after `released` ticks.
-    `factorization` is that of a day: it has as many ticks as there are lags. A sum over days adds independent noise."""
+    """The errors of the query for one day, and of sums of the newest numbers of several after
+    `released` ticks. `factorization` is that of a day: it has as many ticks as there are lags. A
+    sum over days adds independent noise."""
 
     released: int = 0
 
@@ -219,10 +260,16 @@ class DayErrors(ErrorModel):
     def difference_errors(self, earlier: IntArray, later: IntArray) -> CellStd:
         """(std, errors) of the sum of one cell over days earlier+1 … later."""
         std, cell = self.cell_errors(np.arange(1, self.lags + 1))
-        slack = self._over(cell.slack, earlier, later) if self.rounded else np.full((len(later), 1), cell.slack.max())
+        slack = (
+            self._over(cell.slack, earlier, later)
+            if self.rounded
+            else np.full((len(later), 1), cell.slack.max())
+        )
         step = np.full((len(later), 1), np.max(cell.step))  # added once
         spread = np.sqrt(self._over(cell.spread**2, earlier, later))
-        return np.sqrt(self._over(std**2, earlier, later)), CellErrors(spread, slack, self.pure, step)
+        return np.sqrt(self._over(std**2, earlier, later)), CellErrors(
+            spread, slack, self.pure, step
+        )
 
     def _over(self, by_lag: FloatArray, earlier: IntArray, later: IntArray) -> FloatArray:
         """Σ over the days of each span of what each has by its lag, as a column."""
@@ -243,7 +290,8 @@ class DayErrors(ErrorModel):
 
 @dataclass(frozen=True, eq=False)
 class RevisedErrors(ErrorModel):
-    """The errors of a row of a revised stream: those of one day at each lag, the same at every tick."""
+    """The errors of a row of a revised stream: those of one day at each lag, the same at every
+    tick."""
 
     @property
     def revisions(self) -> Revisions:
@@ -253,16 +301,22 @@ class RevisedErrors(ErrorModel):
     @cached_property
     def day(self) -> DayErrors:
         """Of the newest numbers, long after the days."""
-        return DayErrors(self.revisions.query, self.factorization, self.sigma, self.rounded, released=1 << 60)
+        return DayErrors(
+            self.revisions.query, self.factorization, self.sigma, self.rounded, released=1 << 60
+        )
 
     def errors(self, ticks: npt.ArrayLike) -> tuple[FloatArray, FloatArray, FloatArray]:
         number, wide = np.size(ticks), (self.revisions.lags, self.revisions.query.outputs)
         std, spread, slack = self.day.errors(np.arange(1, self.revisions.lags + 1))
-        a, b, c = (np.tile(np.broadcast_to(part, wide).reshape(-1), (number, 1)) for part in (std, spread, slack))
+        a, b, c = (
+            np.tile(np.broadcast_to(part, wide).reshape(-1), (number, 1))
+            for part in (std, spread, slack)
+        )
         return a, b, c
 
     def std(self, ticks: npt.ArrayLike, width: int | None = None) -> FloatArray:
-        """Std of the last `width` days up to each tick (None: all so far) once they are not revised any more."""
+        """Std of the last `width` days up to each tick (None: all so far) once they are not revised
+        any more."""
         at = np.atleast_1d(np.asarray(ticks))
         earlier = np.zeros_like(at) if width is None else np.maximum(at - width, 0)
         std, _ = self.day.difference_errors(earlier, at)
@@ -274,7 +328,8 @@ class RevisedErrors(ErrorModel):
 
 
 def newest_spans(releases: Releases, name: str, spans: Spans) -> View:
-    """As `take_views.spans`, of the newest number of each day; the spans lie within the released ticks."""
+    """As `take_views.spans`, of the newest number of each day; the spans lie within the released
+    ticks."""
     model = releases._errors
     assert isinstance(model, RevisedErrors)
     if releases.first_tick > 1:
@@ -296,9 +351,11 @@ def newest_view(
     released: int,
     guarantee: str,
 ) -> View:
-    """Sums of the newest numbers of the days of spans, of some outputs of the query, after `released` ticks.
+    """Sums of the newest numbers of the days of spans, of some outputs of the query, after
+    `released` ticks.
 
-    **Guarantee.** A function of published numbers. Days have independent noise, so the variances add up. Test:
+    **Guarantee.** A function of published numbers. Days have independent noise, so the variances
+    add up. Test:
     tests/engine/test_revised_streams.py::test_views_take_the_newest_number_of_each_day.
     """
     after, until = spans
@@ -310,19 +367,25 @@ def newest_view(
     sums = np.zeros((len(days) + 1, len(chosen)))
     # days that are final lie at one lag in many ticks, the others at many lags of the last tick
     final = lags == errors.lags - 1
-    stored = values_at((days[final] + errors.lags - 1).tolist(), (chosen + (errors.lags - 1) * width).tolist())
+    stored = values_at(
+        (days[final] + errors.lags - 1).tolist(), (chosen + (errors.lags - 1) * width).tolist()
+    )
     rows = [stored[day + errors.lags - 1] for day in days[final].tolist()]
     if not final.all():
         wanted = [cell for lag in lags[~final].tolist() for cell in (chosen + lag * width).tolist()]
         rows += list(values_at([released], wanted)[released].reshape(-1, len(chosen)))
     if rows:
         sums[1:] = np.cumsum(rows, axis=0)
-    return view_of(name, spans, (sums[after - first], sums[until - first]), outputs, errors, guarantee)
+    return view_of(
+        name, spans, (sums[after - first], sums[until - first]), outputs, errors, guarantee
+    )
 
 
-def by_day(table: ReleaseTable, wide: Query, starts: Callable[[int, int], Sequence[int] | None]) -> ReleaseTable:
-    """The rows of a revised stream as readers get them: one for each day and the tick after which it was published. In
-    the order in which they were published, and those of one tick by day."""
+def by_day(
+    table: ReleaseTable, wide: Query, starts: Callable[[int, int], Sequence[int] | None]
+) -> ReleaseTable:
+    """The rows of a revised stream as readers get them: one for each day and the tick after which
+    it was published. In the order in which they were published, and those of one tick by day."""
     assert isinstance(wide, Revisions)
     query, lags = wide.query, wide.lags
     ticks, outputs = table.ticks, query.outputs

@@ -1,4 +1,5 @@
-"""StreamFacts: what anyone may ask of a stream. All of it follows from its parameters and the number of its ticks."""
+"""StreamFacts: what anyone may ask of a stream. All of it follows from its parameters and the
+number of its ticks."""
 
 from __future__ import annotations
 
@@ -18,7 +19,13 @@ from evercount.engine.noise_choice import noise_paths
 from evercount.engine.noise_covariance import noise_covariance
 from evercount.engine.release import Releases
 from evercount.engine.release_table import Exports
-from evercount.engine.state import Rows, StreamParameters, StreamState, enforced_by, guarantee_sentence
+from evercount.engine.state import (
+    Rows,
+    StreamParameters,
+    StreamState,
+    enforced_by,
+    guarantee_sentence,
+)
 from evercount.engine.take_views import discovery_ticks, evidence_at
 from evercount.engine.weighted_errors import std_of_weights
 from evercount.errors import ParameterError
@@ -31,7 +38,8 @@ from evercount.queries.key_counts import Thresholds
 
 
 class StreamFacts(NoiseOwner, Generic[V_co]):
-    """The public facts of a stream: its declaration, its noise, its guarantee and the std of every tick."""
+    """The public facts of a stream: its declaration, its noise, its guarantee and the std of every
+    tick."""
 
     noise: ClassVar[str] = Exports.noise
     """The kind of noise, as every release states it."""
@@ -71,7 +79,8 @@ class StreamFacts(NoiseOwner, Generic[V_co]):
 
     @property
     def revise_for(self) -> int | None:
-        """For how many ticks each day is published again; None where the past stays as it was published."""
+        """For how many ticks each day is published again; None where the past stays as it was
+        published."""
         return self._parameters.revise_for
 
     @property
@@ -91,7 +100,8 @@ class StreamFacts(NoiseOwner, Generic[V_co]):
 
     @property
     def labels(self) -> Sequence[str]:
-        """One label per number that a tick publishes now; where keys are discovered, the public ones follow."""
+        """One label per number that a tick publishes now; where keys are discovered, the public
+        ones follow."""
         found = self.query.discovery
         return self.query.labels if found is None else found.labels_now(self._state.encoder)
 
@@ -107,12 +117,14 @@ class StreamFacts(NoiseOwner, Generic[V_co]):
 
     @property
     def numeric_delta(self) -> float:
-        """The part of δ that pays for finite arithmetic, and for what the query decides besides its noise."""
+        """The part of δ that pays for finite arithmetic, and for what the query decides besides its
+        noise."""
         return self._parameters.noise.numeric_delta
 
     @property
     def cost(self) -> Cost:
-        """What it costs, for `Ledger.spend` and `compose`: its budget, the part of δ that no noise pays for, and when.
+        """What it costs, for `Ledger.spend` and `compose`: its budget, the part of δ that no noise
+        pays for, and when.
 
         `successor_text` says what follows from it for the next stream.
         """
@@ -132,11 +144,14 @@ class StreamFacts(NoiseOwner, Generic[V_co]):
         Returns:
             One sentence.
         """
-        return guarantee_sentence(self.budget, enforced_by(self.query, self._state.counting), self.replay, tick)
+        return guarantee_sentence(
+            self.budget, enforced_by(self.query, self._state.counting), self.replay, tick
+        )
 
     @property
     def explained(self) -> GuaranteeText:
-        """The guarantee in plain words: who is protected, what is not, and a text for readers without mathematics."""
+        """The guarantee in plain words: who is protected, what is not, and a text for readers
+        without mathematics."""
         return guarantee_text(self.budget, enforced_by(self.query, self._state.counting))
 
     @property
@@ -144,12 +159,14 @@ class StreamFacts(NoiseOwner, Generic[V_co]):
         return self._parameters.errors
 
     def std(self, ticks: Any, view: str | npt.ArrayLike = RUNNING) -> FloatArray:
-        """Exact std of what is published at 1-based ticks, past or future, shape (ticks, outputs or 1).
+        """Exact std of what is published at 1-based ticks, past or future, shape (ticks, outputs or
+        1).
 
         Args:
             ticks: The ticks, up to the horizon.
-            view: "running", "per-tick" or "last-7": what is published at each tick, of the ticks up to it. Also a
-                weighted sum of them (`Releases.weighted`): "decayed-0.9", or a lower triangular matrix.
+            view: "running", "per-tick" or "last-7": what is published at each tick, of the ticks up
+                to it. Also a weighted sum of them (`Releases.weighted`): "decayed-0.9", or a lower
+                triangular matrix.
 
         Returns:
             The stds; one column where those of all outputs are equal.
@@ -165,10 +182,11 @@ class StreamFacts(NoiseOwner, Generic[V_co]):
         return errors.std(ticks, view_width(view))
 
     def noise_covariance(self, ticks: Any, view: str = RUNNING) -> FloatArray:
-        """Exact covariance of the noise of one cell's published numbers at some ticks, before post-processing.
+        """Exact covariance of the noise of one cell's published numbers at some ticks, before
+        post-processing.
 
-        Its diagonal is the square of `std` where an output is one cell. Rounding to the grid is part of it, as
-        independent noise of variance grid²/12.
+        Its diagonal is the square of `std` where an output is one cell. Rounding to the grid is
+        part of it, as independent noise of variance grid²/12.
 
         Args:
             ticks: 1-based ticks, up to the horizon.
@@ -189,11 +207,15 @@ class StreamFacts(NoiseOwner, Generic[V_co]):
         """
         return noise_covariance(self._errors, ticks, view)
 
-    def sample_paths(self, n: int, ticks: int | None = None, *, seed: int | None = None) -> FloatArray:
-        """Simulate independent paths of the noise of one cell's published numbers, before post-processing.
+    def sample_paths(
+        self, n: int, ticks: int | None = None, *, seed: int | None = None
+    ) -> FloatArray:
+        """Simulate independent paths of the noise of one cell's published numbers, before
+        post-processing.
 
-        They have the stream's law and come from its own sampler, with a key that is not secret: they are for plots and
-        statistics, and must never be added to data. The stream's own noise is not touched.
+        They have the stream's law and come from its own sampler, with a key that is not secret:
+        they are for plots and statistics, and must never be added to data. The stream's own noise
+        is not touched.
 
         Args:
             n: How many paths.
@@ -204,8 +226,8 @@ class StreamFacts(NoiseOwner, Generic[V_co]):
             An array with a row for each path and a column for each tick.
 
         Raises:
-            ParameterError: A number is not a whole number of at least 1, there are more ticks than the horizon, or
-                there is no horizon and `ticks` is left out.
+            ParameterError: A number is not a whole number of at least 1, there are more ticks than
+                the horizon, or there is no horizon and `ticks` is left out.
 
         Test: tests/engine/test_noise_law.py::test_paths_have_the_stated_covariance.
 
@@ -215,14 +237,18 @@ class StreamFacts(NoiseOwner, Generic[V_co]):
         """
         return noise_paths(self._errors, n, self.horizon if ticks is None else ticks, seed)
 
-    def read_back(self, values: FloatArray, first_tick: int = 1, labels: Sequence[str] | None = None) -> Releases:
-        """Numbers that this stream published before, shape (ticks, outputs), as releases with their errors.
+    def read_back(
+        self, values: FloatArray, first_tick: int = 1, labels: Sequence[str] | None = None
+    ) -> Releases:
+        """Numbers that this stream published before, shape (ticks, outputs), as releases with their
+        errors.
 
         Args:
-            values: The published numbers. Where keys are discovered, one column for each label of the last tick, and
-                NaN where a key was not public.
+            values: The published numbers. Where keys are discovered, one column for each label of
+                the last tick, and NaN where a key was not public.
             first_tick: The 1-based tick of the first row.
-            labels: Of the columns; None for those of the last tick. Needed for keys of the day, which change.
+            labels: Of the columns; None for those of the last tick. Needed for keys of the day,
+                which change.
 
         Returns:
             The releases.
@@ -233,21 +259,36 @@ class StreamFacts(NoiseOwner, Generic[V_co]):
         rows = np.array(values, dtype=np.float64)
         names = self.labels if labels is None else labels
         outputs = len(names)
-        if rows.ndim != 2 or rows.shape[1] != outputs or not 1 <= first_tick <= self.tick - len(rows) + 1:
-            raise ParameterError(f"published numbers of released ticks have the shape (ticks, {outputs})")
+        if (
+            rows.ndim != 2
+            or rows.shape[1] != outputs
+            or not 1 <= first_tick <= self.tick - len(rows) + 1
+        ):
+            raise ParameterError(
+                f"published numbers of released ticks have the shape (ticks, {outputs})"
+            )
         if self.thresholds is None:
             return self._parameters.releases(first_tick, Rows(rows, None), self._state.counting)
         tested = discovery_ticks(np.arange(first_tick, first_tick + len(rows)), self.thresholds)
         if np.any((tested > 0) & (tested < first_tick)):
-            raise ParameterError("releases of discovered keys are read back from tick 1 or from a discovery tick on")
-        evidence = evidence_at(tested, rows[np.maximum(tested - first_tick, 0)], self.thresholds, self._errors)
+            raise ParameterError(
+                "releases of discovered keys are read back from tick 1 or from a discovery tick on"
+            )
+        evidence = evidence_at(
+            tested, rows[np.maximum(tested - first_tick, 0)], self.thresholds, self._errors
+        )
         evidence[:, : self.query.outputs] = 0.0
-        return self._parameters.releases(first_tick, Rows(rows, evidence, names), self._state.counting)
+        return self._parameters.releases(
+            first_tick, Rows(rows, evidence, names), self._state.counting
+        )
 
     def _repr_html_(self) -> str:
         """What it counts and promises, for notebooks."""
         ends = "without end" if self.horizon is None else f"of {self.horizon:,}"
-        return f"<p><b>{escape(repr(self.query))}</b>: tick {self.tick:,} {ends}</p><p>{escape(self.guarantee)}</p>"
+        return (
+            f"<p><b>{escape(repr(self.query))}</b>: tick {self.tick:,} "
+            f"{ends}</p><p>{escape(self.guarantee)}</p>"
+        )
 
     def __repr__(self) -> str:
         return (
@@ -260,10 +301,11 @@ class StreamFacts(NoiseOwner, Generic[V_co]):
 def spend_for(stream: StreamFacts, ledger: Ledger, secret: Secret | None) -> Entry:
     """Record the stream in the ledger, or raise BudgetExceeded.
 
-    A stream spends when it is built, before anything can be released. A crash in between leaves the budget spent and no
-    stream: the safe side. It is not given back, not even to a retry with the same secret: nobody can tell a stream that
-    was lost before its first release from one that was lost after it, and a second one with the same noise over other
-    data would reveal the difference. `Stream.restore` spends nothing: its stream has spent already.
+    A stream spends when it is built, before anything can be released. A crash in between leaves the
+    budget spent and no stream: the safe side. It is not given back, not even to a retry with the
+    same secret: nobody can tell a stream that was lost before its first release from one that was
+    lost after it, and a second one with the same noise over other data would reveal the difference.
+    `Stream.restore` spends nothing: its stream has spent already.
 
     **Guarantee.** The entry is calibrated as the stream is. Test:
     `tests/engine/test_stream_ledger.py::test_a_stream_spends_exactly_its_budget`.
@@ -273,7 +315,8 @@ def spend_for(stream: StreamFacts, ledger: Ledger, secret: Secret | None) -> Ent
 
 
 def identify(stream: StreamFacts, secret: Secret | None) -> str:
-    """The same for two streams with one secret and one declaration, else random; it tells nothing about the secret."""
+    """The same for two streams with one secret and one declaration, else random; it tells nothing
+    about the secret."""
     if secret is None:
         return random_bytes(16).hex()
     declared = {

@@ -1,7 +1,8 @@
-"""Views over spans of ticks: of a run of releases, or from the numbers that a store has at the ends of spans.
+"""Views over spans of ticks: of a run of releases, or from the numbers that a store has at the ends
+of spans.
 
-A key that nobody listed is shown over spans at both ends of which it was public (`KeyView`). A key that joined is shown
-over spans that lie behind its joining as a whole (`joined_within`).
+A key that nobody listed is shown over spans at both ends of which it was public (`KeyView`). A key
+that joined is shown over spans that lie behind its joining as a whole (`joined_within`).
 """
 
 from __future__ import annotations
@@ -33,19 +34,29 @@ Spans = tuple[IntArray, IntArray]
 Ends = tuple[FloatArray, FloatArray]
 """What some outputs published where each span begins and ends, each (spans, outputs)."""
 ValuesAt = Callable[[Iterable[int], Sequence[int]], dict[int, FloatArray]]
-"""From ticks and cells to what these cells published at each tick; NaN where a key was not public."""
+"""From ticks and cells to what these cells published at each tick; NaN where a key was not
+public."""
 VIEWS = "views are sums over ticks, and "
 
 
-def spans(releases: Releases, name: str, after: npt.ArrayLike, until: npt.ArrayLike, *, totals: bool = False) -> View:
-    """The numbers of ticks after+1 … until of each span, from running sums. `totals`: a key that joined is shown with
-    all that it has counted, however long before that a span begins."""
+def spans(
+    releases: Releases,
+    name: str,
+    after: npt.ArrayLike,
+    until: npt.ArrayLike,
+    *,
+    totals: bool = False,
+) -> View:
+    """The numbers of ticks after+1 … until of each span, from running sums. `totals`: a key that
+    joined is shown with all that it has counted, however long before that a span begins."""
     own = releases.query.publishing.own_ticks
     start, stop = (np.atleast_1d(np.asarray(ticks, dtype=np.int64)) for ticks in (after, until))
     first, last = releases.first_tick, releases.first_tick + len(releases) - 1
     earliest = first - 1 if own or first == 1 else first
     if len(start) and (np.any(start >= stop) or stop.max() > last or start.min() < earliest):
-        raise ParameterError(f"a view needs released ticks: spans of at least one within ticks {first} to {last}")
+        raise ParameterError(
+            f"a view needs released ticks: spans of at least one within ticks {first} to {last}"
+        )
     if releases.query.lags > 1:
         from evercount.engine.revisions import newest_spans  # it needs the views of this module
 
@@ -53,8 +64,9 @@ def spans(releases: Releases, name: str, after: npt.ArrayLike, until: npt.ArrayL
     releases.query.publishing.check_views(VIEWS)
     if releases.postprocessed:
         raise ParameterError(
-            f"these numbers were post-processed ({', '.join(releases.postprocessed)}), so the error of "
-            "their differences is unknown; release without post-processing and post-process the view"
+            f"these numbers were post-processed ({', '.join(releases.postprocessed)}), so the "
+            "error of their differences is unknown; release without post-processing and "
+            "post-process the view"
         )
     if own:
         releases.query.publishing.check_views("", 1 if np.all(stop - start == 1) else None)
@@ -80,8 +92,8 @@ def view_of(
     *,
     totals: bool = False,
 ) -> View:
-    """A view of some outputs from its numbers. A cell counts nothing before it joined; with `totals`, a span that began
-    before shows what it counted since."""
+    """A view of some outputs from its numbers. A cell counts nothing before it joined; with
+    `totals`, a span that began before shows what it counted since."""
     query, (after, until), (low, high) = errors.query, spans, ends
     query.publishing.check_views(VIEWS)
     ones, chosen, labels = np.ones(query.outputs), list(outputs), query.labels
@@ -89,20 +101,30 @@ def view_of(
         new = np.asarray(chosen) >= joined.outputs
         low = np.where(new & (after <= joined.after)[:, np.newaxis], 0.0, low)
         if not totals:
-            high = np.where(new & joined_within(joined.after, after, until)[:, np.newaxis], np.nan, high)
-    parts = tuple(Part(part.after, *(np.asarray(ones * side)[chosen] for side in part[1:])) for part in errors.parts)
+            high = np.where(
+                new & joined_within(joined.after, after, until)[:, np.newaxis], np.nan, high
+            )
+    parts = tuple(
+        Part(part.after, *(np.asarray(ones * side)[chosen] for side in part[1:]))
+        for part in errors.parts
+    )
     cells = tuple(labels[output] for output in chosen)
     return View(name, after + 1, until, cells, high - low, parts, errors, guarantee)
 
 
 def joined_within(joined: int, after: IntArray, until: IntArray) -> BoolArray:
-    """In which spans of ticks after+1 … until a key that joined after a tick was there for a part only. A sum over a
-    part must not pass for one over the span."""
+    """In which spans of ticks after+1 … until a key that joined after a tick was there for a part
+    only. A sum over a part must not pass for one over the span."""
     return (after < joined) & (joined < until)
 
 
 def view_at(
-    facts: StreamFacts, labels: Sequence[str], name: str, spans: Spans, outputs: Sequence[int], values_at: ValuesAt
+    facts: StreamFacts,
+    labels: Sequence[str],
+    name: str,
+    spans: Spans,
+    outputs: Sequence[int],
+    values_at: ValuesAt,
 ) -> View:
     """A view of some outputs from what was published at the ends of spans alone."""
     after, until = spans
@@ -112,8 +134,13 @@ def view_at(
     if facts.thresholds is not None:
         ticks.append(discovery_ticks(evidence_ticks(*ticks), facts.thresholds))
     # before the first tick all is zero
-    values = {0: np.zeros(len(columns)), **values_at(np.unique(np.concatenate(ticks)).tolist(), columns)}
-    low, high, *tested = (np.asarray([values[tick] for tick in at.tolist()]).reshape(-1, len(columns)) for at in ticks)
+    values = {
+        0: np.zeros(len(columns)),
+        **values_at(np.unique(np.concatenate(ticks)).tolist(), columns),
+    }
+    low, high, *tested = (
+        np.asarray([values[tick] for tick in at.tolist()]).reshape(-1, len(columns)) for at in ticks
+    )
     if facts.thresholds is None:
         return view_of(name, spans, (low, high), outputs, *stated, totals=name == RUNNING)
     evidence = evidence_at(ticks[2], tested[0], facts.thresholds, facts._errors)
@@ -122,18 +149,22 @@ def view_at(
     return key_view(name, spans, (low, high), evidence, names, shown, *stated)
 
 
-Parts = tuple[tuple[str, int], ...]  # a cell of a view as labels with signs: one label, or one minus another
+# a cell of a view as labels with signs: one label, or one minus another
+Parts = tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, eq=False)
 class KeyView(View):
-    """A view of discovered keys. Its numbers are NaN where a key was not public at both ends of a span.
+    """A view of discovered keys. Its numbers are NaN where a key was not public at both ends of a
+    span.
 
-    Before the first tick every count is zero, so a span that begins with tick 1 shows every key that is public at its
-    end. `other` is the total less the keys that the same span shows: shown numbers add up to the total.
+    Before the first tick every count is zero, so a span that begins with tick 1 shows every key
+    that is public at its end. `other` is the total less the keys that the same span shows: shown
+    numbers add up to the total.
 
-    **Guarantee.** A function of published numbers and public parameters; no past of a key is computed from its noise.
-    Test: tests/engine/test_key_views.py::test_numbers_are_differences_of_what_was_published.
+    **Guarantee.** A function of published numbers and public parameters; no past of a key is
+    computed from its noise. Test:
+    tests/engine/test_key_views.py::test_numbers_are_differences_of_what_was_published.
     """
 
     changes: KeyChanges
@@ -142,7 +173,8 @@ class KeyView(View):
     _symmetric: ClassVar[bool] = False
 
     def interval(self, level: float = 0.95) -> tuple[FloatArray, FloatArray]:
-        """(low, high): each holds its true number with probability at least `level`, given which keys are public."""
+        """(low, high): each holds its true number with probability at least `level`, given which
+        keys are public."""
         over, end = self._cell_errors[1], self._errors.cell_errors(self.last)[1]
         low, high = np.empty_like(self.values), np.empty_like(self.values)
         for place, parts in enumerate(self.parts):
@@ -150,7 +182,8 @@ class KeyView(View):
             low[:, place], high[:, place] = changes.limits(weights, over, end, level)
         opening = np.flatnonzero(self.changes.opening)
         plain = [place for place, parts in enumerate(self.parts) if len(parts) == 1]
-        if len(opening) and plain:  # running totals have the intervals with which they were released
+        # running totals have the intervals with which they were released
+        if len(opening) and plain:
             found = self._errors.query.discovery
             assert found is not None
             released = found.interval(*self.changes.released(opening), end.at(opening), level)
@@ -170,10 +203,13 @@ class KeyView(View):
         return replace(super().only(*cells), parts=tuple(self.parts[place] for place in chosen))
 
     def compare(self, one: str, other: str) -> Self:
-        """`one` minus `other` over the spans that show both, with the exact error of the difference."""
+        """`one` minus `other` over the spans that show both, with the exact error of the
+        difference."""
         parts = [self.parts[place] for place in self._places((one, other))]
         if max(map(len, parts)) > 1:
-            raise ParameterError("a comparison cannot be compared again: compare cells of the view itself")
+            raise ParameterError(
+                "a comparison cannot be compared again: compare cells of the view itself"
+            )
         both: Parts = ((one, 1), (other, -1))
         values, part = _numbers(self.changes, self.columns, (both,))
         return replace(
@@ -196,29 +232,42 @@ def key_view(
     errors: ErrorModel,
     guarantee: str,
 ) -> KeyView:
-    """A view from what was published at the ends of spans: `total`, `other` and keys in the order of their cells. A key
-    has NaN at a tick at which it was not public; before the first tick all numbers are zero. Where ticks publish their
-    own numbers, every span is one tick, and all is zero before it. `evidence` is that of `evidence_at`."""
+    """A view from what was published at the ends of spans: `total`, `other` and keys in the order
+    of their cells. A key has NaN at a tick at which it was not public; before the first tick all
+    numbers are zero. Where ticks publish their own numbers, every span is one tick, and all is zero
+    before it. `evidence` is that of `evidence_at`."""
     (after, until), (low, high), keep = spans, ends, [0, *range(len(RESERVED), len(labels))]
     change = (high - low)[:, keep]
     assert errors.query.discovery is not None
     least = errors.query.discovery.minimum
     opening = np.ones(len(after), bool) if errors.query.publishing.own_ticks else after == 0
     changes = KeyChanges(change, high[:, keep], evidence[:, keep[1:]], opening, least)
-    columns = {TOTAL: 0, OTHER: 0, **{labels[place]: column for column, place in enumerate(keep) if place}}
+    columns = {
+        TOTAL: 0,
+        OTHER: 0,
+        **{labels[place]: column for column, place in enumerate(keep) if place},
+    }
     cells = tuple(labels[output] for output in outputs)
     parts: tuple[Parts, ...] = tuple(((cell, 1),) for cell in cells)
     values, part = _numbers(changes, columns, parts)
-    return KeyView(name, after + 1, until, cells, values, (part,), errors, guarantee, changes, columns, parts)
+    return KeyView(
+        name, after + 1, until, cells, values, (part,), errors, guarantee, changes, columns, parts
+    )
 
 
 def needed_columns(outputs: Sequence[int], width: int) -> list[int]:
-    """The published numbers from which a view of some outputs is computed: all of them for `other`."""
-    return list(range(width)) if RESERVED.index(OTHER) in outputs else sorted({*range(len(RESERVED)), *outputs})
+    """The published numbers from which a view of some outputs is computed: all of them for
+    `other`."""
+    return (
+        list(range(width))
+        if RESERVED.index(OTHER) in outputs
+        else sorted({*range(len(RESERVED)), *outputs})
+    )
 
 
 def evidence_ticks(after: IntArray, until: IntArray) -> IntArray:
-    """The ticks at which each span's keys must be public: where it begins, or its end where all is zero before it."""
+    """The ticks at which each span's keys must be public: where it begins, or its end where all is
+    zero before it."""
     return np.where(after > 0, after, until)
 
 
@@ -227,8 +276,11 @@ def discovery_ticks(ticks: IntArray, thresholds: Thresholds) -> IntArray:
     return ticks // thresholds.every * thresholds.every
 
 
-def evidence_at(ticks: IntArray, values: FloatArray, thresholds: Thresholds, errors: ErrorModel) -> FloatArray:
-    """How many stds published numbers of discovery ticks are above their thresholds; NaN at tick 0."""
+def evidence_at(
+    ticks: IntArray, values: FloatArray, thresholds: Thresholds, errors: ErrorModel
+) -> FloatArray:
+    """How many stds published numbers of discovery ticks are above their thresholds; NaN at tick
+    0."""
     known = ticks > 0
     least = np.asarray([thresholds.at(tick) if tick else 0 for tick in ticks.tolist()], np.float64)
     std = np.full(len(ticks), np.nan)
@@ -236,10 +288,14 @@ def evidence_at(ticks: IntArray, values: FloatArray, thresholds: Thresholds, err
     return np.asarray((values - least[:, np.newaxis] - 1) / std[:, np.newaxis])
 
 
-def combination(changes: KeyChanges, columns: dict[str, int], parts: Parts) -> tuple[KeyChanges, FloatArray]:
+def combination(
+    changes: KeyChanges, columns: dict[str, int], parts: Parts
+) -> tuple[KeyChanges, FloatArray]:
     """The changes that a cell is made of, and their weights."""
     labels = [label for label, _ in parts]
-    used = sorted(set(columns.values()) if OTHER in labels else {0, *(columns[label] for label in labels)})
+    used = sorted(
+        set(columns.values()) if OTHER in labels else {0, *(columns[label] for label in labels)}
+    )
     weights = np.zeros((len(changes.change), len(used)))
     for label, sign in parts:
         if label == OTHER:
@@ -249,7 +305,9 @@ def combination(changes: KeyChanges, columns: dict[str, int], parts: Parts) -> t
     return changes.only(used), weights
 
 
-def _numbers(changes: KeyChanges, columns: dict[str, int], cells: tuple[Parts, ...]) -> tuple[FloatArray, Part]:
+def _numbers(
+    changes: KeyChanges, columns: dict[str, int], cells: tuple[Parts, ...]
+) -> tuple[FloatArray, Part]:
     """Values of cells, and what they are made of, each (spans, cells)."""
     values, norms, rounding = (np.empty((len(changes.change), len(cells))) for _ in range(3))
     for place, parts in enumerate(cells):
@@ -262,31 +320,39 @@ def _numbers(changes: KeyChanges, columns: dict[str, int], cells: tuple[Parts, .
 
 
 SPARE = 0.05
-"""The part of the miss probability for keys that seem sure and are not, and as much for the upper ends of others."""
+"""The part of the miss probability for keys that seem sure and are not, and as much for the upper
+ends of others."""
 NOISE = 0.85  # the part for the noise: NOISE/(1 − SPARE) + SPARE/(1 − SPARE) + SPARE ≤ 1
 
 
 @dataclass(frozen=True, eq=False)
 class KeyChanges:
-    """Differences of published numbers over spans; column 0 is the total, then keys in the order of their cells."""
+    """Differences of published numbers over spans; column 0 is the total, then keys in the order of
+    their cells."""
 
-    change: FloatArray  # what each column gained, shape (spans, 1 + keys); NaN where a key was not public at both ends
+    # what each column gained, shape (spans, 1 + keys); NaN where a key was not public at both ends
+    change: FloatArray
     until: FloatArray  # the published numbers of the last tick of each span, in the same shape
-    # how many stds each key was above its threshold at the last discovery tick before the span began (at its end, where
-    # it begins with the first tick), shape (spans, keys)
+    # how many stds each key was above its threshold at the last discovery tick before the span
+    # began (at its end, where it begins with the first tick), shape (spans, keys)
     evidence: FloatArray
-    opening: BoolArray  # whether a span begins with the first tick, before which everything was zero; shape (spans,)
+    # whether a span begins with the first tick, before which everything was zero; shape (spans,)
+    opening: BoolArray
     minimum: int  # the true count that every public key has
 
     def only(self, columns: list[int]) -> KeyChanges:
         """The same spans of the total and some keys; `columns` begin with 0."""
         keys = [column - 1 for column in columns[1:]]
         return replace(
-            self, change=self.change[:, columns], until=self.until[:, columns], evidence=self.evidence[:, keys]
+            self,
+            change=self.change[:, columns],
+            until=self.until[:, columns],
+            evidence=self.evidence[:, keys],
         )
 
     def other(self) -> FloatArray:
-        """The weights that give the events of keys that are not shown: the total less every key that is."""
+        """The weights that give the events of keys that are not shown: the total less every key
+        that is."""
         weights = np.where(np.isnan(self.change), 0.0, -1.0)
         weights[:, 0] = 1.0
         return weights
@@ -296,19 +362,22 @@ class KeyChanges:
         return np.asarray(np.where(weights == 0, 0.0, weights * self.change).sum(axis=1))
 
     def released(self, spans: IntArray) -> tuple[FloatArray, FloatArray]:
-        """The numbers with which the last ticks of some spans were released, `total`, `other`, then keys, and their
-        evidence."""
+        """The numbers with which the last ticks of some spans were released, `total`, `other`, then
+        keys, and their evidence."""
         rows, evidence = self.until[spans], self.evidence[spans]
         other = rows[:, :1] - np.nansum(rows[:, 1:], axis=1, keepdims=True)
         values = np.concatenate([rows[:, :1], other, rows[:, 1:]], axis=1)
         sums = np.concatenate([np.zeros((len(rows), 2)), evidence], axis=1)
         return values, sums
 
-    def limits(self, weights: FloatArray, over: CellErrors, end: CellErrors, level: float) -> Limits:
+    def limits(
+        self, weights: FloatArray, over: CellErrors, end: CellErrors, level: float
+    ) -> Limits:
         """(low, high) of `combine(weights)`, each (spans,).
 
-        **Guarantee.** Given which keys were public when the span began, the true number lies inside with probability at
-        least `level`. Proof: `discovered_keys.proof.md`, Lemma 7. Assumption: as for Lemma 5. Test:
+        **Guarantee.** Given which keys were public when the span began, the true number lies inside
+        with probability at least `level`. Proof: `discovered_keys.proof.md`, Lemma 7. Assumption:
+        as for Lemma 5. Test:
         tests/engine/test_key_views.py::test_intervals_of_changes_hold_given_discovery.
         """
         from scipy.special import ndtri
@@ -319,12 +388,16 @@ class KeyChanges:
         quantile = -ndtri(np.where(used > 0, NOISE * miss, miss) / 2)
         away = -ndtri(SPARE * miss / np.maximum(used, 1))
         size = np.sqrt((weights**2).sum(axis=1, keepdims=True))
-        half = quantile * size * over.spread + over.slack_of(size, np.abs(weights).sum(axis=1, keepdims=True))
+        half = quantile * size * over.spread + over.slack_of(
+            size, np.abs(weights).sum(axis=1, keepdims=True)
+        )
         middle = np.where(keys == 0, 0.0, keys * self.change[:, 1:])
         least = np.where(self.opening, self.minimum, 0)[:, np.newaxis]
         reached = self.until[:, 1:] + away * end.spread + end.slack + end.step
         most = reached - np.where(self.opening, 0, self.minimum)[:, np.newaxis]
-        ends = np.stack([middle, keys * least, np.where(keys == 0, 0.0, keys * np.maximum(most, least))])
+        ends = np.stack(
+            [middle, keys * least, np.where(keys == 0, 0.0, keys * np.maximum(most, least))]
+        )
         unsure = (keys != 0) & (self.evidence < 2 * away)
         first = self.combine(weights)
         below = np.where(unsure, ends.min(axis=0) - middle, 0.0).sum(axis=1)

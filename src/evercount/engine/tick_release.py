@@ -1,4 +1,5 @@
-"""Release: what one tick publishes, with its exact errors. It is a view of one row of `Releases`."""
+"""Release: what one tick publishes, with its exact errors. It is a view of one row of
+`Releases`."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ LISTED = 8  # numbers that are shown of a release
 
 
 class Release(Generic[V_co]):
-    """What one tick publishes: `values` with one entry per output. Errors are computed when they are asked for.
+    """What one tick publishes: `values` with one entry per output. Errors are computed when they
+    are asked for.
 
     Args:
         run: the releases of this tick alone; `Stream.step` and `Releases` give single ones.
@@ -58,13 +60,21 @@ class Release(Generic[V_co]):
     @property
     def _published(self) -> slice | IntArray:
         """The places of the outputs that the tick publishes; the others of its row are NaN."""
-        return slice(None) if self._run._labels is None else np.flatnonzero(~np.isnan(self._run.rows[0]))
+        return (
+            slice(None)
+            if self._run._labels is None
+            else np.flatnonzero(~np.isnan(self._run.rows[0]))
+        )
 
     @property
     def labels(self) -> Sequence[str]:
         """One label per output."""
         places, labels = self._published, self._run.labels
-        return labels[places] if isinstance(places, slice) else tuple(labels[place] for place in places.tolist())
+        return (
+            labels[places]
+            if isinstance(places, slice)
+            else tuple(labels[place] for place in places.tolist())
+        )
 
     @property
     def value(self) -> V_co:
@@ -92,13 +102,14 @@ class Release(Generic[V_co]):
         return self._run.postprocessed
 
     def interval(self, level: float = 0.95) -> tuple[V_co, V_co]:
-        """(low, high) that holds the true number with probability at least `level`, for each output by itself.
+        """(low, high) that holds the true number with probability at least `level`, for each output
+        by itself.
 
-        Post-processing to nonnegative numbers keeps that true if the true number is not negative. Post-processing to
-        whole numbers changes nothing where exact noise is added to whole numbers; elsewhere (a fractional grid, an
-        average) it makes the interval 1/2 wider on either side. A monotone release is the largest
-        number so far, so its interval has to hold for all ticks at once and is wider. The interval of an average per
-        event is not symmetric.
+        Post-processing to nonnegative numbers keeps that true if the true number is not negative.
+        Post-processing to whole numbers changes nothing where exact noise is added to whole
+        numbers; elsewhere (a fractional grid, an average) it makes the interval 1/2 wider on either
+        side. A monotone release is the largest number so far, so its interval has to hold for all
+        ticks at once and is wider. The interval of an average per event is not symmetric.
 
         Args:
             level: the probability.
@@ -114,11 +125,12 @@ class Release(Generic[V_co]):
         return cast(tuple[V_co, V_co], ends)
 
     def top(self, k: int | None = None, level: float = 0.95) -> list[TopKey]:
-        """The k largest published numbers with their labels; k defaults to that of a `TopK`, else to 1.
+        """The k largest published numbers with their labels; k defaults to that of a `TopK`, else
+        to 1.
 
-        The intervals of all numbers hold at once with probability at least `level`, and so for selected ones;
-        `confidence` is that the key belongs to the true k largest (`TopKey`); where keys are discovered, to the k
-        largest of the keys that are public.
+        The intervals of all numbers hold at once with probability at least `level`, and so for
+        selected ones; `confidence` is that the key belongs to the true k largest (`TopKey`); where
+        keys are discovered, to the k largest of the keys that are public.
 
         Args:
             k: How many numbers.
@@ -128,21 +140,25 @@ class Release(Generic[V_co]):
             The numbers with their labels, the largest first.
 
         Raises:
-            ParameterError: k is not a whole number of at least 1, or the query publishes nothing to select from.
+            ParameterError: k is not a whole number of at least 1, or the query publishes nothing to
+                select from.
         """
         found, number = self.query.discovery, 1 if k is None else k
         if found is not None:
             assert self._run._sums is not None
             evidence = self._run._sums[0][self._published]
-            return top_discovered(found, self.labels, self.values, evidence, self._run._cells, number, level)
+            return top_discovered(
+                found, self.labels, self.values, evidence, self._run._cells, number, level
+            )
         return self.query.top(self.values, self._run._rank_errors, k, level)
 
     def supported(self, threshold: float | None = None, level: float = 0.95) -> list[TopKey]:
-        """All labels whose published number passes a public threshold: the support filter for words and large keys.
+        """All labels whose published number passes a public threshold: the support filter for words
+        and large keys.
 
-        Most words of a large alphabet never occur, and their noise would drown the others. The default threshold of a
-        label is half the width of its interval: then with probability at least `level` every label that is listed has
-        truly occurred.
+        Most words of a large alphabet never occur, and their noise would drown the others. The
+        default threshold of a label is half the width of its interval: then with probability at
+        least `level` every label that is listed has truly occurred.
 
         Args:
             threshold: Least noisy number; None for the default.
@@ -156,10 +172,13 @@ class Release(Generic[V_co]):
         """
         if threshold is not None:
             threshold = check_number("threshold", threshold)
-        return supported_keys(list(self.labels), self.values, self._run._rank_errors, threshold, level)
+        return supported_keys(
+            list(self.labels), self.values, self._run._rank_errors, threshold, level
+        )
 
     def consistent(self) -> FloatArray:
-        """Published numbers moved to the nearest ones that are possible, for `DegreeHistogram` and `DegreeSequence`.
+        """Published numbers moved to the nearest ones that are possible, for `DegreeHistogram` and
+        `DegreeSequence`.
 
         They are post-processed, so `std` and `interval` do not apply; they are closer to the truth.
 
@@ -184,18 +203,25 @@ class Release(Generic[V_co]):
             raise ParameterError("only releases of Cuts are graphs")
         if self.postprocessed:
             raise ParameterError(
-                f"these weights were post-processed ({', '.join(self.postprocessed)}), so the error of "
-                "their sums is unknown; release without post-processing and post-process the cut"
+                f"these weights were post-processed ({', '.join(self.postprocessed)}), so the "
+                "error of their sums is unknown; release without post-processing and post-process "
+                "the cut"
             )
         errors, model = self._run._cells, self._run._errors
-        spread, slack, step = (float(np.max(part)) for part in (errors.spread, errors.slack, errors.step))
-        if model.pure and not model.rounded:  # sums of discrete Laplace numbers need half a unit once, however many
+        spread, slack, step = (
+            float(np.max(part)) for part in (errors.spread, errors.slack, errors.step)
+        )
+        # sums of discrete Laplace numbers need half a unit once, however many
+        if model.pure and not model.rounded:
             slack, step = 0.0, slack
         laplace = int(model.equal_numbers(np.asarray([self.tick]))[0, 0]) or None
-        return self.query.cuts.graph(self.values, float(self.stds[0]), CutNoise(spread, slack, step, laplace))
+        return self.query.cuts.graph(
+            self.values, float(self.stds[0]), CutNoise(spread, slack, step, laplace)
+        )
 
     def cut(self, S: Collection[int], P: Collection[int] | None = None) -> CutValue:
-        """The weight between vertex sets S and P (default: all others) with its exact std, for `Cuts`.
+        """The weight between vertex sets S and P (default: all others) with its exact std, for
+        `Cuts`.
 
         Args:
             S: Vertices, by their numbers.
@@ -213,7 +239,8 @@ class Release(Generic[V_co]):
         ends = (side[0][self._published] for side in self._run._limits(0.95))
         rows = list(zip(self.labels, self.values, self.stds, *ends, strict=True))
         shown = ", ".join(
-            f"{label}={value:,.6g} ± {std:.3g} [{a:,.6g}, {b:,.6g}]" for label, value, std, a, b in rows[:LISTED]
+            f"{label}={value:,.6g} ± {std:.3g} [{a:,.6g}, {b:,.6g}]"
+            for label, value, std, a, b in rows[:LISTED]
         )
         more = f", … {len(rows) - LISTED} more" if len(rows) > LISTED else ""
         return f"Release(tick={self.tick}, {shown}{more})"
@@ -222,6 +249,8 @@ class Release(Generic[V_co]):
         """The numbers with their intervals, for notebooks."""
         return self._run._repr_html_()
 
-    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
+    def __array__(
+        self, dtype: npt.DTypeLike | None = None, copy: bool | None = None
+    ) -> npt.NDArray[Any]:
         """The published numbers, as `values` has them."""
         return np.array(self.values, dtype=dtype)

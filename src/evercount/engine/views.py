@@ -1,8 +1,9 @@
-"""What is computed from published numbers at no further cost: views with exact errors, and totals carried over.
+"""What is computed from published numbers at no further cost: views with exact errors, and totals
+carried over.
 
-A view is what people look at: new cases per day, the last 24 hours, two cells compared. Each of its numbers is a fixed
-linear function of numbers that are already released. `CarriedTotals` are the last running totals of a stream, to which
-its successor adds its own.
+A view is what people look at: new cases per day, the last 24 hours, two cells compared. Each of its
+numbers is a fixed linear function of numbers that are already released. `CarriedTotals` are the
+last running totals of a stream, to which its successor adds its own.
 """
 
 from __future__ import annotations
@@ -17,7 +18,13 @@ import numpy as np
 
 from evercount._validate import FloatArray, IntArray, check_probability
 from evercount.bounds.tails import equal_numbers
-from evercount.engine.error_model import ErrorModel, Part, SpanErrors, interval_factor, interval_factors
+from evercount.engine.error_model import (
+    ErrorModel,
+    Part,
+    SpanErrors,
+    interval_factor,
+    interval_factors,
+)
 from evercount.engine.release_table import LEVEL, Exports, ReleaseTable, table_of
 from evercount.errors import ParameterError
 from evercount.queries.base import Query
@@ -26,7 +33,8 @@ from evercount.queries.publishing import CellErrors
 
 @dataclass(frozen=True, eq=False)
 class View(Exports):
-    """Numbers over spans of ticks, one row per span and cell. `Releases` makes them: `per_tick`, `last`, `spans`.
+    """Numbers over spans of ticks, one row per span and cell. `Releases` makes them: `per_tick`,
+    `last`, `spans`.
 
     Args:
         name: what it is called.
@@ -37,8 +45,8 @@ class View(Exports):
         guarantee: as the releases state it.
         noise: the kind of noise, as the releases state it.
 
-    **Guarantee.** A function of published numbers and public parameters. `std` is exact: the noise of a running sum
-    and of its earlier value are correlated, and their joint law is known. Test:
+    **Guarantee.** A function of published numbers and public parameters. `std` is exact: the noise
+    of a running sum and of its earlier value are correlated, and their joint law is known. Test:
     tests/engine/test_views.py::test_errors_of_views_are_exact.
 
     >>> from evercount import Budget, Count, Stream
@@ -53,7 +61,8 @@ class View(Exports):
     cells: tuple[str, ...]
     values: FloatArray
     _parts: tuple[Part, ...]
-    """What the cells of the start, and those of each joining, contribute; (spans, cells) where spans differ."""
+    """What the cells of the start, and those of each joining, contribute; (spans, cells) where
+    spans differ."""
     _errors: ErrorModel
     guarantee: str
 
@@ -63,7 +72,9 @@ class View(Exports):
         return len(self.values)
 
     def __repr__(self) -> str:
-        return f"View({self.name!r}, {len(self)} spans, {len(self.cells)} cells, noise={self.noise!r})"
+        return (
+            f"View({self.name!r}, {len(self)} spans, {len(self.cells)} cells, noise={self.noise!r})"
+        )
 
     @cached_property
     def _cell_errors(self) -> tuple[FloatArray, CellErrors]:
@@ -99,7 +110,8 @@ class View(Exports):
         return self.values - half, self.values + half
 
     def bound(self, level: float = 0.95) -> FloatArray:
-        """Half-widths that hold for all spans and cells of this view at once with probability `level`.
+        """Half-widths that hold for all spans and cells of this view at once with probability
+        `level`.
 
         Args:
             level: The probability that all numbers are inside.
@@ -110,7 +122,9 @@ class View(Exports):
         Raises:
             ParameterError: the level is not between 0 and 1.
         """
-        return self._half_widths(1 - (1 - check_probability("level", level)) / max(self.values.size, 1))
+        return self._half_widths(
+            1 - (1 - check_probability("level", level)) / max(self.values.size, 1)
+        )
 
     def only(self, *cells: str) -> Self:
         """The same view of some cells.
@@ -129,7 +143,9 @@ class View(Exports):
             self,
             cells=tuple(cells),
             values=self.values[:, chosen],
-            _parts=tuple(Part(p.after, p.norms[..., chosen], p.rounding[..., chosen]) for p in self._parts),
+            _parts=tuple(
+                Part(p.after, p.norms[..., chosen], p.rounding[..., chosen]) for p in self._parts
+            ),
         )
 
     def compare(self, one: str, other: str) -> Self:
@@ -143,13 +159,16 @@ class View(Exports):
             A view with one cell, the difference.
 
         Raises:
-            ParameterError: a cell is not there, or the query does not declare how its outputs vary together.
+            ParameterError: a cell is not there, or the query does not declare how its outputs vary
+                together.
         """
         a, b = self._places((one, other))
         published = self._errors.query.publishing
         if len(self._parts) > 1:  # each number is its own cell's, or it cannot be compared
             if published.part is not None:
-                raise ParameterError("numbers that add up cannot be compared once paths have joined the stream")
+                raise ParameterError(
+                    "numbers that add up cannot be compared once paths have joined the stream"
+                )
             norms = [np.hypot(part.norms[[a]], part.norms[[b]]) for part in self._parts]
         else:
             joint = published.joint(self._outputs([a, b]))
@@ -160,14 +179,18 @@ class View(Exports):
             name=f"{self.name}, compared",
             cells=(f"{one} − {other}",),
             values=self.values[:, [a]] - self.values[:, [b]],
-            _parts=tuple(Part(part.after, norm, part.rounding[[a]] + part.rounding[[b]]) for part, norm in parts),
+            _parts=tuple(
+                Part(part.after, norm, part.rounding[[a]] + part.rounding[[b]])
+                for part, norm in parts
+            ),
         )
 
     def quantile(self, q: float, level: float = 0.95) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """(value, low, high) of the q-quantile of each span's values, each (spans,): for `Quantiles` only.
+        """(value, low, high) of the q-quantile of each span's values, each (spans,): for
+        `Quantiles` only.
 
-        [low, high] holds the smallest value that at least a part q of all values do not exceed, with probability at
-        least `level` for each span by itself, if the span has a value at all.
+        [low, high] holds the smallest value that at least a part q of all values do not exceed,
+        with probability at least `level` for each span by itself, if the span has a value at all.
 
         Args:
             q: Which quantile, between 0 and 1.
@@ -182,7 +205,9 @@ class View(Exports):
         query = self._errors.query
         q = check_probability("q", q)
         if query.quantiles is None or len(self.cells) != query.outputs:
-            raise ParameterError("quantiles are read from a view of all cells of a stream of Quantiles")
+            raise ParameterError(
+                "quantiles are read from a view of all cells of a stream of Quantiles"
+            )
         factor = interval_factors(level, self._errors.equal_differences(self.first - 1, self.last))
         cell, norms = self._cell_errors[1], query.quantiles.norms_against(q)
         rounding = self._parts[0].rounding
@@ -201,7 +226,9 @@ class View(Exports):
         """
         std = np.where(np.isnan(self.values), np.nan, self.std)
         numbers = [self.values, std, *self.interval(level)]
-        return table_of(self.last, starts, self.cells, numbers, self.first, guarantee=self.guarantee)
+        return table_of(
+            self.last, starts, self.cells, numbers, self.first, guarantee=self.guarantee
+        )
 
     @property
     def _title(self) -> str:
@@ -212,7 +239,9 @@ class View(Exports):
         for cell in cells:
             if not isinstance(cell, str) or cell not in known:
                 shown = ", ".join(self.cells[:8]) + (", …" if len(self.cells) > 8 else "")
-                raise ParameterError(f"there is no cell {cell!r:.80} in this view; its cells: {shown}")
+                raise ParameterError(
+                    f"there is no cell {cell!r:.80} in this view; its cells: {shown}"
+                )
         return [known[cell] for cell in cells]
 
     def _outputs(self, places: list[int]) -> list[int]:
@@ -220,15 +249,19 @@ class View(Exports):
         try:
             return [labels.index(self.cells[place]) for place in places]
         except ValueError:
-            raise ParameterError("a comparison cannot be compared again: compare cells of the view itself") from None
+            raise ParameterError(
+                "a comparison cannot be compared again: compare cells of the view itself"
+            ) from None
 
 
 @dataclass(frozen=True, eq=False)
 class Difference:
-    """One cell of a view minus one cell of a view of another stream, over the spans `here` of one and `there` of it.
+    """One cell of a view minus one cell of a view of another stream, over the spans `here` of one
+    and `there` of it.
 
-    **Guarantee.** Different streams have independent noise (`mechanisms.declared_key`), so the variances add up. Both
-    streams are already published; together they may reveal what their budgets add up to. Test:
+    **Guarantee.** Different streams have independent noise (`mechanisms.declared_key`), so the
+    variances add up. Both streams are already published; together they may reveal what their
+    budgets add up to. Test:
     tests/engine/test_views.py::test_a_difference_of_two_streams_has_the_error_of_both.
     """
 
@@ -240,7 +273,10 @@ class Difference:
     def __post_init__(self) -> None:
         one, other = self.one.values[self.here], self.other.values[self.there]
         if one.shape != other.shape or one.shape[1] != 1:
-            raise ParameterError("two streams are compared cell by cell: choose one cell of each, over the same spans")
+            raise ParameterError(
+                "two streams are compared cell by cell: choose one cell of each, over the same "
+                "spans"
+            )
 
     @property
     def values(self) -> FloatArray:
@@ -252,13 +288,15 @@ class Difference:
 
     def interval(self, level: float = 0.95) -> tuple[FloatArray, FloatArray]:
         """(low, high): each holds its true difference with probability at least `level`."""
-        if not (self.one._symmetric and self.other._symmetric):  # each side gets half of the miss probability
+        # each side gets half of the miss probability
+        if not (self.one._symmetric and self.other._symmetric):
             (a, b), (c, d) = (view.interval((1 + level) / 2) for view in (self.one, self.other))
             return a[self.here] - d[self.there], b[self.here] - c[self.there]
         tails = int(self.one._errors.pure or self.other._errors.pure)
         one = SpanErrors(*(side[self.here] for side in self.one._span_errors))
         other = SpanErrors(*(side[self.there] for side in self.other._span_errors))
-        spread, step = np.hypot(one.spread, other.spread), np.maximum(one.step, other.step)  # one step is enough
+        # one step is enough
+        spread, step = np.hypot(one.spread, other.spread), np.maximum(one.step, other.step)
         half = interval_factor(level, tails) * spread + one.slack + other.slack + step
         return self.values - half, self.values + half
 
@@ -267,23 +305,32 @@ class Difference:
 class CarriedTotals:
     """The last published running totals of the streams before, by cell. Public.
 
-    **Guarantee.** A function of releases and public parameters, so adding it costs nothing: `composition.proof.md`,
-    section 8, "Totals that are carried over". An interval of a sum holds as often as stated: `cell_errors.proof.md`,
-    "Totals that go on from another stream". Test: tests/engine/test_carried_totals.py::test_intervals_hold.
+    **Guarantee.** A function of releases and public parameters, so adding it costs nothing:
+    `composition.proof.md`, section 8, "Totals that are carried over". An interval of a sum holds as
+    often as stated: `cell_errors.proof.md`, "Totals that go on from another stream". Test:
+    tests/engine/test_carried_totals.py::test_intervals_hold.
     """
 
     since: int  # the instant from which on they count, in microseconds since 1970
     labels: tuple[str, ...]
-    numbers: FloatArray  # value, std², spread², slack and largest part (`_errors_at`) of each cell, shape (5, cells)
+    # value, std², spread², slack and largest part (`_errors_at`) of each cell, shape (5, cells)
+    numbers: FloatArray
 
     @classmethod
-    def after(cls, errors: ErrorModel, tick: int, values: FloatArray, since: int, before: Self | None) -> Self:
-        """The totals that a stream has published at a tick, with those that it goes on from itself; 0: at its start."""
+    def after(
+        cls, errors: ErrorModel, tick: int, values: FloatArray, since: int, before: Self | None
+    ) -> Self:
+        """The totals that a stream has published at a tick, with those that it goes on from itself;
+        0: at its start."""
         labels = tuple(errors.query.labels)
         own = np.zeros((5, len(labels)))
         if tick:
             own = np.vstack([values, _errors_at(errors, np.asarray([tick]))[:, 0]])
-        return cls(since, labels, own) if before is None else cls(before.since, labels, _add(own, before.among(labels)))
+        return (
+            cls(since, labels, own)
+            if before is None
+            else cls(before.since, labels, _add(own, before.among(labels)))
+        )
 
     @classmethod
     def load(cls, data: dict[str, Any] | None) -> Self | None:
@@ -303,7 +350,8 @@ class CarriedTotals:
         return float(np.sqrt(self.numbers[1].max(initial=0.0)))
 
     def add_to(self, table: ReleaseTable, errors: ErrorModel, level: float = LEVEL) -> ReleaseTable:
-        """Running totals of the stream with these on top of them. A total that was not published makes none."""
+        """Running totals of the stream with these on top of them. A total that was not published
+        makes none."""
         if not len(table.ticks):
             return table
         place = {label: number for number, label in enumerate(errors.query.labels)}
@@ -311,7 +359,10 @@ class CarriedTotals:
         own = _errors_at(errors, table.ticks)[:, :, [place[cell] for cell in cells]]
         published = np.concatenate([table.numbers[np.newaxis, :, 0], own])
         value, variance, square, slack, part = _add(published, self.among(cells)[:, np.newaxis])
-        weights = np.where(part > 0, equal_numbers(square, np.sqrt(np.where(part > 0, part, 1.0) / 2)), 0)  # 0: normal
+        # 0: normal
+        weights = np.where(
+            part > 0, equal_numbers(square, np.sqrt(np.where(part > 0, part, 1.0) / 2)), 0
+        )
         half = interval_factors(level, weights) * np.sqrt(square) + slack
         std = np.where(np.isnan(value), np.nan, np.sqrt(variance))
         stated = table_of(table.ticks, None, cells, [value, std, value - half, value + half])
@@ -319,9 +370,9 @@ class CarriedTotals:
 
 
 def _errors_at(errors: ErrorModel, ticks: IntArray) -> FloatArray:
-    """std², spread², slack and largest part at each tick, shape (4, ticks, outputs). Laplace noise is a sum of numbers,
-    none of which has more of the variance spread² than the largest part, so that `equal_numbers` is spread² over it.
-    The largest part of normal noise is 0."""
+    """std², spread², slack and largest part at each tick, shape (4, ticks, outputs). Laplace noise
+    is a sum of numbers, none of which has more of the variance spread² than the largest part, so
+    that `equal_numbers` is spread² over it. The largest part of normal noise is 0."""
     std, spread, slack = errors.errors(ticks)
     weights = errors.equal_numbers(ticks)
     weights = np.minimum(weights, 1) if errors.joined else weights
@@ -340,8 +391,9 @@ def check_carries(query: Query, postprocess: tuple[str, ...], revise_for: int | 
     unfit = query.discovery or query.quantiles or not query.memoryless or published.kept is not None
     if unfit or postprocess or revise_for is not None:
         raise ParameterError(
-            f"{begin}only sums of listed keys go on, not unlisted keys (list them), quantiles (add up histograms of "
-            "published counts), averages per event (publish the sum and the count), queries that remember events, days "
-            "that are revised or post-processed totals (declare views, which are post-processed instead)"
+            f"{begin}only sums of listed keys go on, not unlisted keys (list them), quantiles (add "
+            "up histograms of published counts), averages per event (publish the sum and the "
+            "count), queries that remember events, days that are revised or post-processed totals "
+            "(declare views, which are post-processed instead)"
         )
     published.check_views(begin, None)

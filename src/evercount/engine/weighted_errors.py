@@ -1,7 +1,8 @@
 """Errors of weighted sums of ticks: any public lower triangular matrix W over what the ticks added.
 
-Row t of W says how much each tick up to t counts. Published are running sums S, so row t of the view is the combination
-C·S with C[t, j] = W[t, j] − W[t, j+1], and its noise is that combination of theirs.
+Row t of W says how much each tick up to t counts. Published are running sums S, so row t of the
+view is the combination C·S with C[t, j] = W[t, j] − W[t, j+1], and its noise is that combination of
+theirs.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ def check_weighted(query: Query) -> None:
     query.publishing.check_views("weighted views are sums over ticks, and ", None)
     if query.discovery is not None or query.lags > 1 or query.publishing.weights is not None:
         raise ParameterError(
-            "weighted views are for running sums of listed keys: not for keys that nobody listed, averages, or days "
-            "that are revised"
+            "weighted views are for running sums of listed keys: not for keys that nobody listed, "
+            "averages, or days that are revised"
         )
 
 
@@ -59,25 +60,28 @@ def check_weights(weights: Any) -> FloatArray:
             raise TypeError
         matrix = np.asarray(weights, dtype=np.float64)
     except (TypeError, ValueError):
-        raise ParameterError("weights are a matrix of real numbers: a row and a column for each tick") from None
+        raise ParameterError(
+            "weights are a matrix of real numbers: a row and a column for each tick"
+        ) from None
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not matrix.size:
         raise ParameterError(
-            f"weights are a square matrix with a row and a column for each tick, got the shape {matrix.shape}"
+            "weights are a square matrix with a row and a column for each tick, got the shape "
+            f"{matrix.shape}"
         )
     if len(matrix) > MOST_TICKS:
         raise TooLarge(f"a weighted view has at most {MOST_TICKS} ticks, {len(matrix)} were given")
     if not np.isfinite(matrix).all():
         row, column = np.argwhere(~np.isfinite(matrix))[0] + 1
         raise ParameterError(
-            f"the weight of tick {column} in row {row} is {matrix[row - 1, column - 1]}: give a number, 0 for a tick "
-            "that does not count"
+            f"the weight of tick {column} in row {row} is {matrix[row - 1, column - 1]}: give a "
+            "number, 0 for a tick that does not count"
         )
     later = np.argwhere(np.triu(matrix, 1))
     if len(later):
         row, column = later[0] + 1
         raise ParameterError(
-            f"row {row} weighs tick {column}, which is not published yet at tick {row}: give a lower triangular "
-            "matrix, as np.tril(weights)"
+            f"row {row} weighs tick {column}, which is not published yet at tick {row}: give a "
+            "lower triangular matrix, as np.tril(weights)"
         )
     return matrix
 
@@ -87,7 +91,9 @@ def weights_of(view: Any, ticks: int) -> FloatArray | None:
     if not isinstance(view, str):
         matrix = check_weights(view)
         if len(matrix) < ticks:
-            raise ParameterError(f"the weights have rows for {len(matrix)} ticks, and tick {ticks} is asked for")
+            raise ParameterError(
+                f"the weights have rows for {len(matrix)} ticks, and tick {ticks} is asked for"
+            )
         return matrix[:ticks, :ticks]
     weighting: Weighting = view_weighting(view)
     if not isinstance(weighting, Decayed):
@@ -115,7 +121,8 @@ def _std(model: ErrorModel, combination: FloatArray, places: IntArray) -> FloatA
 
 
 def decayed_std(model: ErrorModel, decayed: Decayed, ticks: IntArray) -> FloatArray:
-    """The std of a decayed sum at each tick, of one cell; what it weighs less than FORGOTTEN is left out."""
+    """The std of a decayed sum at each tick, of one cell; what it weighs less than FORGOTTEN is
+    left out."""
     last = int(ticks.max())
     reach = _reach(decayed, last)
     if last <= MOST_TICKS // 2:
@@ -139,8 +146,8 @@ def _reach(decayed: Decayed, last: int) -> int:
     reach = math.ceil(math.log(FORGOTTEN) / math.log(decayed.factor))
     if min(reach, last) > MOST_TICKS:
         raise TooLarge(
-            f"decayed-{decayed.factor:g} adds up more than {MOST_TICKS} ticks, which is too many for its exact error: "
-            "let it fall faster"
+            f"decayed-{decayed.factor:g} adds up more than {MOST_TICKS} ticks, which is too many "
+            "for its exact error: let it fall faster"
         )
     return reach
 
@@ -154,7 +161,8 @@ def check_decays(views: Iterable[str], horizon: int | None) -> None:
 
 
 def weighted_suspects(engine: Factorization, last: int) -> IntArray:
-    """Ticks at which the std of a decayed sum is looked at: all of a short stream, some of a long one."""
+    """Ticks at which the std of a decayed sum is looked at: all of a short stream, some of a long
+    one."""
     if last <= MOST_TICKS // 2:
         return np.arange(1, last + 1)
     block = engine.lengths[-1] if isinstance(engine, Terrace) else last
@@ -166,10 +174,10 @@ def weighted_suspects(engine: Factorization, last: int) -> IntArray:
 def weighted_errors(model: ErrorModel, weights: FloatArray) -> WeightedErrors:
     """The errors of each row of W over the ticks 1, 2, …, of one cell.
 
-    **Guarantee.** `std` is exact, with rounding as `Stream.noise_covariance` states it. Rounded numbers are each off by
-    at most half a unit, those of a terrace by that and half a unit that they share (its dither): `slack` adds that up,
-    and is also what discrete Laplace numbers get in excess of continuous ones. Test:
-    tests/engine/test_weighted_views.py::test_intervals_hold.
+    **Guarantee.** `std` is exact, with rounding as `Stream.noise_covariance` states it. Rounded
+    numbers are each off by at most half a unit, those of a terrace by that and half a unit that
+    they share (its dither): `slack` adds that up, and is also what discrete Laplace numbers get in
+    excess of continuous ones. Test: tests/engine/test_weighted_views.py::test_intervals_hold.
     """
     combination = of_sums(weights)
     places = np.arange(1, weights.shape[1] + 1)
@@ -178,7 +186,9 @@ def weighted_errors(model: ErrorModel, weights: FloatArray) -> WeightedErrors:
     slack = half * np.abs(combination).sum(axis=1)
     plain = replace(model, rounded=False)
     if not model.pure:
-        return WeightedErrors(std, _std(plain, combination, places), slack * model.rounded, np.zeros(len(std), int))
+        return WeightedErrors(
+            std, _std(plain, combination, places), slack * model.rounded, np.zeros(len(std), int)
+        )
     if isinstance(model.factorization, Terrace):
         slack = slack + half * np.abs(weights[:, 0])
     scales = _scales(model, combination, places)
@@ -188,7 +198,8 @@ def weighted_errors(model: ErrorModel, weights: FloatArray) -> WeightedErrors:
 
 
 def _scales(model: ErrorModel, combination: FloatArray, places: IntArray) -> FloatArray:
-    """The scale of each Laplace number, as if it were continuous, in each row: shape (rows, numbers)."""
+    """The scale of each Laplace number, as if it were continuous, in each row: shape (rows,
+    numbers)."""
     engine, grid = model.factorization, model.query.grid
     assert isinstance(engine, PureFactorization)
     last = int(places[-1])
@@ -203,7 +214,8 @@ def _scales(model: ErrorModel, combination: FloatArray, places: IntArray) -> Flo
 
 
 def std_of_weights(model: ErrorModel, view: Any, ticks: Any) -> FloatArray | None:
-    """The std of a weighted view at some ticks, shape (ticks, outputs or 1); None where it is a plain one."""
+    """The std of a weighted view at some ticks, shape (ticks, outputs or 1); None where it is a
+    plain one."""
     if isinstance(view, str) and not isinstance(view_weighting(view), Decayed):
         return None
     check_weighted(model.query)
@@ -217,4 +229,6 @@ def std_of_weights(model: ErrorModel, view: Any, ticks: Any) -> FloatArray | Non
 
 def _check_cells(model: ErrorModel) -> None:
     if model.joined:
-        raise ParameterError("weighted views are for streams whose keys were there from the first tick on")
+        raise ParameterError(
+            "weighted views are for streams whose keys were there from the first tick on"
+        )

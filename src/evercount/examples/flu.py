@@ -1,7 +1,9 @@
-"""A synthetic stream of flu self-assessments, computed by a formula: no real person is in it. For examples and tests.
+"""A synthetic stream of flu self-assessments, computed by a formula: no real person is in it. For
+examples and tests.
 
-Hourly numbers of reports from eight invented regions over a winter: an epidemic curve with its peak in a different week
-for each region, more reports on weekdays and by day, and Poisson randomness on top.
+Hourly numbers of reports from eight invented regions over a winter: an epidemic curve with its peak
+in a different week for each region, more reports on weekdays and by day, and Poisson randomness on
+top.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ def rates(hour: IntArray, speed: float = 1.0) -> FloatArray:
     48
     """
     week = hour[:, np.newaxis] * speed / 168
-    season = 1 + PEAK_HEIGHT * np.exp(-(((week - np.asarray(PEAK_WEEKS)) / PEAK_WIDTH_WEEKS) ** 2) / 2)
+    season = 1 + PEAK_HEIGHT * np.exp(
+        -(((week - np.asarray(PEAK_WEEKS)) / PEAK_WIDTH_WEEKS) ** 2) / 2
+    )
     daily = 1 + 0.85 * np.sin((hour % 24 - 7.5) / 24 * 2 * np.pi)
     weekly = np.asarray(WEEKDAY_FACTORS)[hour // 24 % 7]
     return np.asarray(season * np.asarray(BASE_RATES) * (daily * weekly)[:, np.newaxis])

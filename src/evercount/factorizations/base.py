@@ -1,7 +1,7 @@
 """The contract of a factorization M = L·R of the running-count matrix, and of its streaming state.
 
-Ticks are numbered 1, 2, … in public; arrays are indexed from 0. Nothing here is random and nothing knows ε: the noise
-of tick t is row t of L times standard normals z that the caller draws.
+Ticks are numbered 1, 2, … in public; arrays are indexed from 0. Nothing here is random and nothing
+knows ε: the noise of tick t is row t of L times standard normals z that the caller draws.
 """
 
 from __future__ import annotations
@@ -22,9 +22,13 @@ LARGEST_HORIZON = 2**50
 """The longest horizon, and the last tick of a stream without one."""
 LARGEST_DENSE_TICKS = 4096
 """`dense()` refuses more ticks: its matrices are for tests and need 8·ticks² bytes each."""
-NO_STREAMING = "this factorization does not run with normals: pure trees have Laplace noise, others give dense() only"
+NO_STREAMING = (
+    "this factorization does not run with normals: pure trees have Laplace noise, others give "
+    "dense() only"
+)
 NORM_ROUNDING_MARGIN = 1e-9
-"""Every column norm is raised by this fraction: thousands of times the rounding error of its evaluation."""
+"""Every column norm is raised by this fraction: thousands of times the rounding error of its
+evaluation."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +68,9 @@ def check_horizon(horizon: Any) -> int | None:
 def check_known_horizon(horizon: Any) -> int:
     """`check_horizon` for a factorization that cannot run without a horizon."""
     if horizon is None:
-        raise ParameterError("this factorization needs a known horizon; use factorization='anytime' for horizon=None")
+        raise ParameterError(
+            "this factorization needs a known horizon; use factorization='anytime' for horizon=None"
+        )
     if isinstance(horizon, bool) or not isinstance(horizon, int | np.integer):
         raise ParameterError(f"horizon must be a whole number of ticks (or None), got {horizon!r}")
     if not 1 <= horizon <= LARGEST_HORIZON:
@@ -73,19 +79,23 @@ def check_known_horizon(horizon: Any) -> int:
 
 
 class Factorization(ABC):
-    """A factorization of the lower-triangular all-ones matrix, with exact norms and a streaming form.
+    """A factorization of the lower-triangular all-ones matrix, with exact norms and a streaming
+    form.
 
-    A subclass sets the three attributes below and implements the abstract methods. One of your own is given to a stream
-    as an object, or by name after `register_factorization`; its claims are then checked (`Dense`).
+    A subclass sets the three attributes below and implements the abstract methods. One of your own
+    is given to a stream as an object, or by name after `register_factorization`; its claims are
+    then checked (`Dense`).
 
     Attributes:
         name: What users type.
         horizon: The number of ticks, or None for a stream without end.
-        column_norm: An upper bound of ‖R‖_{1→2}. Noise of std σ = multiplier·√S·column_norm is private.
+        column_norm: An upper bound of ‖R‖_{1→2}. Noise of std σ = multiplier·√S·column_norm is
+            private.
 
-    Guarantee. `column_norm` is never below ‖R‖_{1→2} of the matrices that `dense()` returns and that `next`/`block`
-    run, and every entry of RᵀR is ≥ 0, so that the sensitivity rule Δ² ≤ column_norm²·S of `sensitivity.proof.md`
-    applies. Tests: tests/factorizations/test_factorizations_contract.py runs over every registered factorization.
+    Guarantee. `column_norm` is never below ‖R‖_{1→2} of the matrices that `dense()` returns and
+    that `next`/`block` run, and every entry of RᵀR is ≥ 0, so that the sensitivity rule Δ² ≤
+    column_norm²·S of `sensitivity.proof.md` applies. Tests:
+    tests/factorizations/test_factorizations_contract.py runs over every registered factorization.
 
     >>> import numpy as np
     >>> from evercount.factorizations import BinaryTree
@@ -102,20 +112,24 @@ class Factorization(ABC):
     horizon: int | None
     column_norm: float
     releases_values: bool = False
-    """Whether R is the running-count matrix itself, so that ‖R(X−X′)‖² is a sum over ticks of changes of values."""
+    """Whether R is the running-count matrix itself, so that ‖R(X−X′)‖² is a sum over ticks of
+    changes of values."""
 
     @property
     def falling_gram(self) -> bool:
-        """Whether the entries of G = RᵀR are proved to fall away from the diagonal, along rows or along columns.
+        """Whether the entries of G = RᵀR are proved to fall away from the diagonal, along rows or
+        along columns.
 
-        Guarantee. If True, G(i,k) ≤ G(i,j) for all i ≤ j ≤ k, or G(i,k) ≤ G(j,k) for all i ≤ j ≤ k: then changes that
-        take turns cancel (`sensitivity.proof.md`, "Changes that take turns"). False promises nothing. Test:
+        Guarantee. If True, G(i,k) ≤ G(i,j) for all i ≤ j ≤ k, or G(i,k) ≤ G(j,k) for all i ≤ j ≤ k:
+        then changes that take turns cancel (`sensitivity.proof.md`, "Changes that take turns").
+        False promises nothing. Test:
         tests/queries/test_queries_matching.py::test_gram_matrices_fall.
         """
         return False
 
     def public_parameters(self) -> tuple[FloatArray, ...]:
-        """The numbers besides `name` and `horizon` that fix L, as arrays of doubles: for fingerprints of noise.
+        """The numbers besides `name` and `horizon` that fix L, as arrays of doubles: for
+        fingerprints of noise.
 
         Returns:
             The arrays.
@@ -127,7 +141,7 @@ class Factorization(ABC):
         """What `Stream(factorization=…)` and files take to build the same factorization again."""
         return self.name
 
-    # -- norms -------------------------------------------------------------------------------------------------
+    # -- norms -------------------------------------------------------------------------------------
 
     @abstractmethod
     def row_norms(self, ticks: npt.ArrayLike) -> FloatArray:
@@ -159,7 +173,8 @@ class Factorization(ABC):
         """
 
     def roundings(self, earlier: IntArray, later: IntArray) -> IntArray:
-        """How many roundings to whole grid units are in the difference of two releases with exact noise.
+        """How many roundings to whole grid units are in the difference of two releases with exact
+        noise.
 
         Args:
             earlier: Ticks; 0 stands for the time before the first tick.
@@ -171,9 +186,11 @@ class Factorization(ABC):
         return np.where(earlier > 0, 2, 1)
 
     def rounding_variance(self, earlier: IntArray, later: IntArray) -> FloatArray:
-        """What rounding adds to the variance of the difference of two releases, in squares of the grid.
+        """What rounding adds to the variance of the difference of two releases, in squares of the
+        grid.
 
-        Roundings count as independent of each other and of the noise: 1/12 each where what they cut off is uniform.
+        Roundings count as independent of each other and of the noise: 1/12 each where what they cut
+        off is uniform.
 
         Args:
             earlier: Ticks; 0 stands for the time before the first tick.
@@ -200,7 +217,8 @@ class Factorization(ABC):
         return self.pair_norms(earlier, later)
 
     def pair_norms(self, earlier: IntArray, later: IntArray) -> FloatArray:
-        """`difference_norm` of many pairs, bit for bit: errors that are published do not depend on what else is asked.
+        """`difference_norm` of many pairs, bit for bit: errors that are published do not depend on
+        what else is asked.
 
         Args:
             earlier: Ticks; 0 stands for the time before the first tick.
@@ -219,7 +237,8 @@ class Factorization(ABC):
         return np.asarray(norms)
 
     def worst_row(self) -> tuple[int, float]:
-        """The tick with the largest row norm, searched on a grid that includes the first and the last tick.
+        """The tick with the largest row norm, searched on a grid that includes the first and the
+        last tick.
 
         Returns:
             (tick, ‖L_tick‖₂).
@@ -237,7 +256,7 @@ class Factorization(ABC):
         largest = int(np.argmax(norms))
         return int(ticks[largest]), float(norms[largest])
 
-    # -- the matrices, for small horizons ------------------------------------------------------------------------
+    # -- the matrices, for small horizons ----------------------------------------------------------
 
     @abstractmethod
     def dense(self, ticks: int | None = None) -> tuple[FloatArray, FloatArray]:
@@ -251,10 +270,11 @@ class Factorization(ABC):
 
         Raises:
             TooLarge: More than `LARGEST_DENSE_TICKS` ticks.
-            ParameterError: More ticks than the horizon has, or None for a factorization without a horizon.
+            ParameterError: More ticks than the horizon has, or None for a factorization without a
+                horizon.
         """
 
-    # -- streaming -----------------------------------------------------------------------------------------------
+    # -- streaming ---------------------------------------------------------------------------------
 
     def draws(self, start: int, stop: int) -> int:
         """The number of normals that each cell consumes in ticks start+1 … stop.
@@ -287,7 +307,8 @@ class Factorization(ABC):
 
         Args:
             state: The state before these ticks.
-            z: Standard normals of shape (draws, cells), where draws is `draws(state.tick, state.tick + ticks)`.
+            z: Standard normals of shape (draws, cells), where draws is
+                `draws(state.tick, state.tick + ticks)`.
             ticks: How many ticks.
 
         Returns:
@@ -321,7 +342,7 @@ class Factorization(ABC):
         """Memory of the streaming state for one cell, in bytes."""
         return sum(array.nbytes for array in self.initial(1).arrays)
 
-    # -- checks that all factorizations share ----------------------------------------------------------------------
+    # -- checks that all factorizations share ------------------------------------------------------
 
     def _check_ticks(self, ticks: npt.ArrayLike) -> IntArray:
         array = np.asarray(ticks)
@@ -330,7 +351,9 @@ class Factorization(ABC):
         array = array.astype(np.int64)
         last = LARGEST_HORIZON if self.horizon is None else self.horizon
         if array.size and (array.min() < 1 or array.max() > last):
-            raise ParameterError(f"ticks must lie in 1..{last}, got {int(array.min())}..{int(array.max())}")
+            raise ParameterError(
+                f"ticks must lie in 1..{last}, got {int(array.min())}..{int(array.max())}"
+            )
         return array
 
     def _check_pair(self, earlier: int, later: int) -> tuple[int, int]:
@@ -347,7 +370,9 @@ class Factorization(ABC):
         self._check_ticks(later)
         if (earlier > later).any():
             first = int(np.argmax(earlier > later))
-            raise ParameterError(f"the earlier tick {earlier[first]} is after the later tick {later[first]}")
+            raise ParameterError(
+                f"the earlier tick {earlier[first]} is after the later tick {later[first]}"
+            )
         return earlier.astype(np.int64), later.astype(np.int64)
 
     def _check_dense(self, ticks: int | None) -> int:
@@ -356,7 +381,10 @@ class Factorization(ABC):
             raise ParameterError("an unbounded factorization needs the number of ticks for dense()")
         self._check_ticks(np.asarray([size]))
         if size > LARGEST_DENSE_TICKS:
-            raise TooLarge(f"dense matrices are for tests, up to {LARGEST_DENSE_TICKS} ticks; {size} were asked for")
+            raise TooLarge(
+                f"dense matrices are for tests, up to {LARGEST_DENSE_TICKS} ticks; {size} were "
+                "asked for"
+            )
         return size
 
     def _check_block(self, state: State, z: FloatArray, ticks: int) -> FloatArray:
@@ -365,7 +393,9 @@ class Factorization(ABC):
             raise HorizonReached(self.horizon)
         draws = self.draws(state.tick, stop)
         if z.ndim != 2 or len(z) != draws:
-            raise ParameterError(f"ticks {state.tick + 1}..{stop} need z of shape ({draws}, cells), got {z.shape}")
+            raise ParameterError(
+                f"ticks {state.tick + 1}..{stop} need z of shape ({draws}, cells), got {z.shape}"
+            )
         return z
 
 
@@ -393,7 +423,8 @@ def tick_grid(horizon: int, points: int = 512) -> IntArray:
 
 
 def lower_toeplitz(first_columns: FloatArray) -> FloatArray:
-    """The lower-triangular Toeplitz matrices with these first columns, which lie along the last axis."""
+    """The lower-triangular Toeplitz matrices with these first columns, which lie along the last
+    axis."""
     ticks = np.arange(first_columns.shape[-1])
     lags = np.subtract.outer(ticks, ticks)
     return np.where(lags >= 0, first_columns[..., np.maximum(lags, 0)], 0.0)

@@ -1,13 +1,14 @@
-"""The best factorization for some linear queries and a unit, with a certificate that no other has much less error.
+"""The best factorization for some linear queries and a unit, with a certificate that no other has
+much less error.
 
-Rows w of a workload are sums of increments; with G = RᵀR the variance of a row is w·G⁻¹·wᵀ, for a noise multiplier of
-1 and units that cost at most 1. For weights p on the rows, A = Σ p·wᵀw, and a mean U of d·dᵀ over changes d that a unit
-can make, every G has an error of at least F² with
+Rows w of a workload are sums of increments; with G = RᵀR the variance of a row is w·G⁻¹·wᵀ, for a
+noise multiplier of 1 and units that cost at most 1. For weights p on the rows, A = Σ p·wᵀw, and a
+mean U of d·dᵀ over changes d that a unit can make, every G has an error of at least F² with
 
     F = tr((U^½·A·U^½)^½),
 
-and the p and U of the largest F are a fixed point of p ← p·error/F, u ← u·cost/F (`dense.proof.md`, 6). So every step
-has a certificate.
+and the p and U of the largest F are a fixed point of p ← p·error/F, u ← u·cost/F (`dense.proof.md`,
+6). So every step has a certificate.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ OVER_RELAXATION = 1.6
 FLOOR = 1e-10
 """Share of A that is added to it, so that ticks that no query reads get noise of a finite size."""
 NEW_CHANGES, STRIDE, EXCHANGES = 5, 3, 10
-"""Every so many steps the changes that cost most are searched, from every third tick on, with so many exchanges."""
+"""Every so many steps the changes that cost most are searched, from every third tick on, with so
+many exchanges."""
 MEAN_OF = 4
 """The mean over all steps gives step i a weight that grows as i³."""
 
@@ -70,8 +72,9 @@ def best_gram(
 ) -> Certificate:
     """The best G for some workloads together: `Dense.optimal` explains the arguments.
 
-    **Guarantee.** No factorization has a score below `least_score`, or an error below `alone`. Proof: `dense.proof.md`,
-    6. Tests: tests/factorizations/test_best_dense.py::test_no_factorization_beats_the_certificate and
+    **Guarantee.** No factorization has a score below `least_score`, or an error below `alone`.
+    Proof: `dense.proof.md`, 6. Tests:
+    tests/factorizations/test_best_dense.py::test_no_factorization_beats_the_certificate and
     tests/factorizations/test_best_dense.py::test_the_bound_of_units_is_one_of_legal_changes.
     """
     T = workloads[0].shape[1]
@@ -97,14 +100,21 @@ def check_workloads(workload: object) -> list[FloatArray]:
         raise ParameterError(
             "a workload is a matrix of real numbers: a row for each query, a column per tick"
         ) from None
-    if not found or any(one.ndim != 2 or not one.size for one in found) or len({one.shape[1] for one in found}) > 1:
+    if (
+        not found
+        or any(one.ndim != 2 or not one.size for one in found)
+        or len({one.shape[1] for one in found}) > 1
+    ):
         shapes = ", ".join(str(one.shape) for one in found)
-        raise ParameterError(f"workloads are matrices with a column for every tick; these have the shapes {shapes}")
+        raise ParameterError(
+            f"workloads are matrices with a column for every tick; these have the shapes {shapes}"
+        )
     if not all(np.isfinite(one).all() and one.any() for one in found):
         raise ParameterError("a workload has a number that is not finite, or nothing but zeros")
     if found[0].shape[1] > LARGEST_OPTIMAL_HORIZON:
         raise TooLarge(
-            f"the optimum is computed for at most {LARGEST_OPTIMAL_HORIZON} ticks, {found[0].shape[1]} were asked for"
+            f"the optimum is computed for at most {LARGEST_OPTIMAL_HORIZON} ticks, "
+            f"{found[0].shape[1]} were asked for"
         )
     return found
 
@@ -113,8 +123,8 @@ def check_workloads(workload: object) -> list[FloatArray]:
 class _Unit:
     """Changes that a unit can make: at most q entries of ±1 within `span` consecutive ticks.
 
-    Those with equal chances of both signs at each of q consecutive ticks, whose mean d·dᵀ is diagonal, are known by
-    their first tick.
+    Those with equal chances of both signs at each of q consecutive ticks, whose mean d·dᵀ is
+    diagonal, are known by their first tick.
     """
 
     ticks: int
@@ -154,8 +164,13 @@ class _Unit:
         return min(gram_sum(np.abs(G), self.q, span), signed_sum(G, self.q, span))
 
     def costly(self, G: FloatArray) -> FloatArray:
-        """Changes that cost much, one from every few ticks on: entries are added one by one, then exchanged."""
-        first = np.arange(0, self.ticks - self.span + 1, STRIDE) if self.span < self.ticks else np.zeros(1, np.int64)
+        """Changes that cost much, one from every few ticks on: entries are added one by one, then
+        exchanged."""
+        first = (
+            np.arange(0, self.ticks - self.span + 1, STRIDE)
+            if self.span < self.ticks
+            else np.zeros(1, np.int64)
+        )
         begin = np.arange(0, self.ticks, STRIDE) if self.span == self.ticks else first
         at, own = np.arange(len(begin)), np.diagonal(G)
         near = np.arange(self.ticks) - np.broadcast_to(first, len(begin))[:, None]
@@ -182,7 +197,8 @@ class _Unit:
 
 @dataclass(frozen=True, eq=False)
 class _Weighted:
-    """Changes `rows` with weights u, and weights of intervals with random signs; all add up to 1."""
+    """Changes `rows` with weights u, and weights of intervals with random signs; all add up to
+    1."""
 
     rows: FloatArray
     u: FloatArray
@@ -203,7 +219,10 @@ class _Weighted:
 
     @classmethod
     def mixed(cls, parts: Sequence[_Weighted]) -> _Weighted:
-        rows, u = np.vstack([part.rows for part in parts]), np.concatenate([part.u for part in parts]) / len(parts)
+        rows, u = (
+            np.vstack([part.rows for part in parts]),
+            np.concatenate([part.u for part in parts]) / len(parts),
+        )
         rows, places = np.unique(rows, axis=0, return_inverse=True)
         signs = np.mean([part.signs for part in parts], axis=0)
         return cls(rows, np.asarray(np.bincount(places.ravel(), u, len(rows)), np.float64), signs)
@@ -223,7 +242,9 @@ def _alone(rows: bytes, unit: _Unit, worst: bool) -> _Solved:
     return _solve([np.frombuffer(rows).reshape(-1, unit.ticks)], unit, worst)
 
 
-def _solve(workloads: Sequence[FloatArray], unit: _Unit, worst: bool, parts: Sequence[_Solved] = ()) -> _Solved:
+def _solve(
+    workloads: Sequence[FloatArray], unit: _Unit, worst: bool, parts: Sequence[_Solved] = ()
+) -> _Solved:
     """The fixed point, from equal weights or from those of the workloads alone."""
     from scipy.linalg import solve_triangular
 
@@ -252,7 +273,11 @@ def _solve(workloads: Sequence[FloatArray], unit: _Unit, worst: bool, parts: Seq
         roots = np.sqrt(np.maximum(values, float(values[-1]) * 1e-30))
         F = float(roots.sum())
         # less what the floors and the rounding of small roots can add: `dense.proof.md`, 6
-        sure = F - np.sqrt(FLOOR * 1.1 * float(np.trace(A) * np.trace(U))) - T * 2.0**-21 * float(roots[-1])
+        sure = (
+            F
+            - np.sqrt(FLOOR * 1.1 * float(np.trace(A) * np.trace(U)))
+            - T * 2.0**-21 * float(roots[-1])
+        )
         if sure**2 > least * (1 + 1e-3):
             risen = step
         least = max(least, max(sure, 0.0) ** 2)
@@ -263,7 +288,8 @@ def _solve(workloads: Sequence[FloatArray], unit: _Unit, worst: bool, parts: Seq
         mean = mean + (G - mean) * min(1.0, MEAN_OF / (step + 1))
         if unit.q == 1:
             tried = [(G, variances)]
-        elif step % NEW_CHANGES == 0:  # steps swing around the optimum, and both sides are convex in G
+        elif step % NEW_CHANGES == 0:
+            # steps swing around the optimum, and both sides are convex in G
             inverse = solve_triangular(np.linalg.cholesky(mean), W.T, lower=True)
             tried = [(mean, (inverse**2).sum(axis=0))]
         else:
@@ -276,7 +302,9 @@ def _solve(workloads: Sequence[FloatArray], unit: _Unit, worst: bool, parts: Seq
             break
         p = p * (errors / F) ** OVER_RELAXATION
         p /= p.sum()
-        changes = changes.scaled(*((cost / F) ** OVER_RELAXATION for cost in unit.costs(G, changes)))
+        changes = changes.scaled(
+            *((cost / F) ** OVER_RELAXATION for cost in unit.costs(G, changes))
+        )
         if unit.q > 1 and step % NEW_CHANGES == NEW_CHANGES - 1:
             changes = changes.joined(unit.costly(G), 0.02)
     of_each = np.split(rows, np.cumsum(sizes)[:-1])

@@ -1,8 +1,8 @@
 """How many threads the matrix products of this process run on.
 
-The number is one for the whole process, but threads of a service want different ones at the same time: one for the many
-small products of noise, where more threads cost more than they bring, and a fixed one where the last digits of a result
-must not depend on the machine.
+The number is one for the whole process, but threads of a service want different ones at the same
+time: one for the many small products of noise, where more threads cost more than they bring, and a
+fixed one where the last digits of a result must not depend on the machine.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from threading import Lock
 from typing import Any
 
 _lock = Lock()
-_wishes: Counter[int] = Counter()  # how many threads of this process are inside `blas_threads` of each number
+# how many threads of this process are inside `blas_threads` of each number
+_wishes: Counter[int] = Counter()
 _before: list[Any] = []  # what can restore the number from before the first of them
 _controllers: dict[int, Any] = {}
-"""What sets the number of threads, by how many modules were imported when the libraries were listed.
+"""What sets the number of threads, by how many modules were imported when the libraries were
+listed.
 
 SciPy brings a BLAS of its own, which is loaded after NumPy's: new modules may be new libraries.
 """
@@ -36,10 +38,11 @@ def _controller() -> Any:
 
 @contextmanager
 def blas_threads(number: int) -> Iterator[None]:
-    """Products inside run on `number` threads, or on the largest number that is wanted anywhere in this process.
+    """Products inside run on `number` threads, or on the largest number that is wanted anywhere in
+    this process.
 
-    When nobody is inside any more, the number is what it was before. Exact noise does not depend on it. A library that
-    is loaded inside keeps its own number: import it before.
+    When nobody is inside any more, the number is what it was before. Exact noise does not depend on
+    it. A library that is loaded inside keeps its own number: import it before.
 
     Yields:
         Nothing.

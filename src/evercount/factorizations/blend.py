@@ -1,10 +1,12 @@
-"""`blend`: the row-weighted family with a filter that is fitted to the views that will be published.
+"""`blend`: the row-weighted family with a filter that is fitted to the views that will be
+published.
 
-R = Toep(f)·diag(1/n): η = 1, and f is any rational filter whose zeros lie strictly between its poles. Zeros next to
-their poles give fresh noise (best per tick), Zolotarev's points the square root (best for running totals); views that
-are published together need something in between. Blends for persons with running totals also have weights of rows and
-columns, and where their ticks lie within one short period, taps. `fit_blend.py` finds the numbers; `blend.proof.md`
-says why any are safe.
+R = Toep(f)·diag(1/n): η = 1, and f is any rational filter whose zeros lie strictly between its
+poles. Zeros next to their poles give fresh noise (best per tick), Zolotarev's points the square
+root (best for running totals); views that are published together need something in between. Blends
+for persons with running totals also have weights of rows and columns, and where their ticks lie
+within one short period, taps. `fit_blend.py` finds the numbers; `blend.proof.md` says why any are
+safe.
 """
 
 from __future__ import annotations
@@ -21,35 +23,45 @@ from evercount._validate import FloatArray, IntArray
 from evercount.errors import ParameterError
 from evercount.factorizations.base import check_horizon, check_known_horizon, lower_toeplitz
 from evercount.factorizations.dense import Dense
-from evercount.factorizations.filter_numbers import PiecewiseLinear, Rational, dyadic_knots, round_bits
+from evercount.factorizations.filter_numbers import (
+    PiecewiseLinear,
+    Rational,
+    dyadic_knots,
+    round_bits,
+)
 from evercount.factorizations.optimal import LARGEST_OPTIMAL_HORIZON
 from evercount.factorizations.row_weighted import Weighted, Weights, bounded_columns
 
 ROOT_BITS = 16
-"""Significant bits of what a root lacks to 1: few enough to be read, far more than errors of noise can show."""
+"""Significant bits of what a root lacks to 1: few enough to be read, far more than errors of noise
+can show."""
 LEAST_LACK = 2.0**-52
 """No root is closer to 1: a part of the longest horizon."""
 LEAST_GAP = 2.0**-12
-"""Neighbouring roots differ by at least this part of their u-values, so that residues lose few bits."""
+"""Neighbouring roots differ by at least this part of their u-values, so that residues lose few
+bits."""
 MOST_ROOTS = 32
 """More poles than any fit has."""
 WEIGHT_BITS, WEIGHT_SHAPES = 12, 5
-"""Weights have five numbers for rows and five for columns, multiples of 2^−12 between −1 and 1; so are taps."""
+"""Weights have five numbers for rows and five for columns, multiples of 2^−12 between −1 and 1; so
+are taps."""
 MOST_TAPS = 31
 """Taps reach less far back than the period of a unit, and longer periods are not fitted."""
 
 
 @dataclass(frozen=True)
 class BlendFilter:
-    """The public numbers of a blend: what poles and zeros lack to 1, as dyadic numbers of at most 16 bits.
+    """The public numbers of a blend: what poles and zeros lack to 1, as dyadic numbers of at most
+    16 bits.
 
     Args:
         poles: 1 − λ_i, rising.
         zeros: 1 − μ_i, each between its pole and the next one, the last below 1.
-        weights: None, or what ln e_t and then ln c_t are made of: ln(t+1+T/18), ln(T−t+1) and cos(kπt/T) for k = 1,
-            2, 3, each times a multiple of 2^−12 between −1 and 1. Without them e = c = 1.
-        taps: a_1 ≥ a_2 ≥ …, multiples of 2^−12 between 0 and 1, only with weights: the filter is F/A with
-            A(z) = 1 + a_1·z + a_2·z² + …
+        weights: None, or what ln e_t and then ln c_t are made of: ln(t+1+T/18), ln(T−t+1) and
+            cos(kπt/T) for k = 1, 2, 3, each times a multiple of 2^−12 between −1 and 1. Without
+            them e = c = 1.
+        taps: a_1 ≥ a_2 ≥ …, multiples of 2^−12 between 0 and 1, only with weights: the filter is
+            F/A with A(z) = 1 + a_1·z + a_2·z² + …
 
     Raises:
         ParameterError: The numbers do not interlace, taps rise, or one has more bits than it may.
@@ -71,15 +83,22 @@ class BlendFilter:
             raise ParameterError("poles and zeros of a blend are numbers such as 0.25")
         if not all(LEAST_LACK <= root < 1 and root == round_root(root) for root in roots):
             raise ParameterError(
-                f"poles and zeros of a blend lie between 2^-52 and 1 and have at most {ROOT_BITS} bits"
+                f"poles and zeros of a blend lie between 2^-52 and 1 and have at most {ROOT_BITS} "
+                "bits"
             )
         u = [root / (1 - root) for root in roots]
         if not all(low * (1 + LEAST_GAP) <= high for low, high in pairwise(u)):
-            raise ParameterError("poles and zeros of a blend must take turns, rising, each a little after the other")
+            raise ParameterError(
+                "poles and zeros of a blend must take turns, rising, each a little after the other"
+            )
         if not (len(self.weights) in (0, 2 * WEIGHT_SHAPES) and all(map(_is_weight, self.weights))):
             raise ParameterError("weights of a blend are ten multiples of 2^-12 between -1 and 1")
-        if not all(map(_is_weight, self.taps)) or any(low < high for low, high in pairwise((1.0, *self.taps, 0.0))):
-            raise ParameterError("taps of a blend are multiples of 2^-12 between 0 and 1 that never rise")
+        if not all(map(_is_weight, self.taps)) or any(
+            low < high for low, high in pairwise((1.0, *self.taps, 0.0))
+        ):
+            raise ParameterError(
+                "taps of a blend are multiples of 2^-12 between 0 and 1 that never rise"
+            )
         if self.taps and (len(self.taps) > MOST_TAPS or not self.weights):
             raise ParameterError(f"a blend has at most {MOST_TAPS} taps, and only with weights")
 
@@ -90,7 +109,9 @@ class BlendFilter:
     def to_dict(self) -> dict[str, list[float]]:
         """The numbers for JSON: `from_dict` gives the same filter bit for bit."""
         more = {"weights": list(self.weights), "taps": list(self.taps)}
-        return {"poles": list(self.poles), "zeros": list(self.zeros)} | {key: more[key] for key in more if more[key]}
+        return {"poles": list(self.poles), "zeros": list(self.zeros)} | {
+            key: more[key] for key in more if more[key]
+        }
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> BlendFilter:
@@ -98,7 +119,8 @@ class BlendFilter:
         known = {"poles", "zeros"} <= set(stored) <= {"poles", "zeros", "weights", "taps"}
         if not known or not all(isinstance(part, Sequence) for part in stored.values()):
             raise ParameterError(
-                "a blend is stored as {'poles': [...], 'zeros': [...]}, with or without 'weights' and 'taps'"
+                "a blend is stored as {'poles': [...], 'zeros': [...]}, with or without 'weights' "
+                "and 'taps'"
             )
         return cls(**{name: tuple(part) for name, part in stored.items()})
 
@@ -121,17 +143,18 @@ class Blend(Weighted):
     """One noise for several views: a fitted filter, with its columns scaled to norm 1.
 
     Args:
-        horizon: The number of ticks. None: without end, private for ever; its errors are those of the fit as long as
-            that was made for.
+        horizon: The number of ticks. None: without end, private for ever; its errors are those of
+            the fit as long as that was made for.
         filter: The public numbers, from `fit_blend`.
 
     Raises:
-        ParameterError: The horizon is neither None nor a whole number from 1 to 2^50, or it is None and the filter has
-            weights.
+        ParameterError: The horizon is neither None nor a whole number from 1 to 2^50, or it is None
+            and the filter has weights.
 
-    **Guarantee.** L·R = M and every column of R has norm at most 1, for every filter that `BlendFilter` accepts. Proof:
-    `blend.proof.md`. Tests in tests/factorizations/test_blend.py:
-    test_any_filter_gives_factors_with_columns_of_at_most_one, test_weights_give_factors_with_columns_of_at_most_one and
+    **Guarantee.** L·R = M and every column of R has norm at most 1, for every filter that
+    `BlendFilter` accepts. Proof: `blend.proof.md`. Tests in tests/factorizations/test_blend.py:
+    test_any_filter_gives_factors_with_columns_of_at_most_one,
+    test_weights_give_factors_with_columns_of_at_most_one and
     test_zeros_that_do_not_interlace_are_refused.
 
     >>> Blend(365, BlendFilter((0.25,), (0.5,))).row_norms([1, 365]).round(3).tolist()
@@ -140,7 +163,8 @@ class Blend(Weighted):
 
     name = "blend"
 
-    def __init__(self, horizon: int | None, filter: BlendFilter) -> None:  # noqa: A002 - what it is called
+    # what it is called
+    def __init__(self, horizon: int | None, filter: BlendFilter) -> None:  # noqa: A002
         T = check_horizon(horizon)
         if filter.taps:
             raise ParameterError("a blend with taps is a TappedBlend")
@@ -153,10 +177,12 @@ class Blend(Weighted):
 
 
 class TappedBlend(Dense):
-    """A blend for units within one short period, such as a person's week: R = diag(e)·Toep(f/a)·diag(1/n).
+    """A blend for units within one short period, such as a person's week: R =
+    diag(e)·Toep(f/a)·diag(1/n).
 
-    Taps a take days apart that one unit can touch together, so that it pays for each of them alone: G is nearly 0 at
-    distances within a period, and jumps after it. The matrices are those of all ticks, checked as any `Dense` ones.
+    Taps a take days apart that one unit can touch together, so that it pays for each of them alone:
+    G is nearly 0 at distances within a period, and jumps after it. The matrices are those of all
+    ticks, checked as any `Dense` ones.
 
     Args:
         horizon: The number of ticks, at most 1024.
@@ -165,9 +191,9 @@ class TappedBlend(Dense):
     Raises:
         ParameterError: The horizon is not a whole number from 1 to 1024, or there are no weights.
 
-    **Guarantee.** That of `Dense`, for the doubles of L, which sums and products of few bits make without matrix
-    products: they are the same on every machine. Proof: `blend.proof.md`, "Taps". Tests in
-    tests/factorizations/test_blend.py: test_taps_give_factors_of_the_counting_matrix and
+    **Guarantee.** That of `Dense`, for the doubles of L, which sums and products of few bits make
+    without matrix products: they are the same on every machine. Proof: `blend.proof.md`, "Taps".
+    Tests in tests/factorizations/test_blend.py: test_taps_give_factors_of_the_counting_matrix and
     test_periods_cost_no_more_than_claimed_with_taps.
 
     >>> filter_ = BlendFilter((0.25,), (0.5,), (0.0,) * 10, (0.5, 0.25))
@@ -178,15 +204,21 @@ class TappedBlend(Dense):
     def __init__(self, horizon: int, filter: BlendFilter) -> None:  # noqa: A002 - as of `Blend`
         T = check_known_horizon(horizon)
         if T > LARGEST_OPTIMAL_HORIZON:
-            raise ParameterError(f"a blend with taps has at most {LARGEST_OPTIMAL_HORIZON} ticks, got {T}")
+            raise ParameterError(
+                f"a blend with taps has at most {LARGEST_OPTIMAL_HORIZON} ticks, got {T}"
+            )
         self.filter = filter
-        log_e, log_c = np.reshape(filter.weights, (2, WEIGHT_SHAPES)) @ weight_shapes(T, np.arange(T))
+        log_e, log_c = np.reshape(filter.weights, (2, WEIGHT_SHAPES)) @ weight_shapes(
+            T, np.arange(T)
+        )
         e = _round(np.exp(log_e - log_e.max()))
         poles, zeros = ([1 - lack for lack in part] for part in (filter.poles, filter.zeros))
         f = lower_toeplitz(_series(T, zeros, poles, (), filter.taps))
         n = _round(np.linalg.norm(e[:, np.newaxis] * f, axis=0) * np.exp(log_c.max() - log_c))
         g = lower_toeplitz(_series(T, poles, zeros, filter.taps, ()))
-        super().__init__(np.cumsum(n[:, np.newaxis] * g / e, axis=0), e[:, np.newaxis] * f / n, Blend.name)
+        super().__init__(
+            np.cumsum(n[:, np.newaxis] * g / e, axis=0), e[:, np.newaxis] * f / n, Blend.name
+        )
 
     @property
     def spec(self) -> str | dict[str, Any]:
@@ -201,14 +233,22 @@ def make_blend(horizon: int | None, filter_: BlendFilter) -> Blend | TappedBlend
     """The blend with these numbers."""
     if not filter_.taps:
         shared = _shared.get((horizon, filter_))
-        return _shared.setdefault((horizon, filter_), Blend(horizon, filter_)) if shared is None else shared
+        return (
+            _shared.setdefault((horizon, filter_), Blend(horizon, filter_))
+            if shared is None
+            else shared
+        )
     if horizon is None:
         raise ParameterError("a blend with taps needs a horizon")
     return TappedBlend(horizon, filter_)
 
 
 def _series(
-    T: int, tops: Sequence[float], roots: Sequence[float], above: Sequence[float], below: Sequence[float]
+    T: int,
+    tops: Sequence[float],
+    roots: Sequence[float],
+    above: Sequence[float],
+    below: Sequence[float],
 ) -> FloatArray:
     """The first T coefficients of A(z)·Π(1−top·z)/(1−root·z)/B(z), taps of A above and of B below.
 
@@ -237,10 +277,13 @@ def _weights(T: int | None, filter_: BlendFilter) -> Weights:
     log_e, log_c = np.reshape(filter_.weights, (2, WEIGHT_SHAPES)) @ weight_shapes(T, knots)
     eta = PiecewiseLinear(knots, round_bits(np.exp(log_e.max() - log_e)))
     n = bounded_columns(rational, eta, endless=False).values
-    return Weights(rational, eta, PiecewiseLinear(knots, round_bits(n * np.exp(log_c.max() - log_c), up=True)))
+    return Weights(
+        rational, eta, PiecewiseLinear(knots, round_bits(n * np.exp(log_c.max() - log_c), up=True))
+    )
 
 
 def weight_shapes(T: int, ticks: IntArray) -> FloatArray:
-    """What logarithms of weights are made of, at 0-based ticks, (5, ticks): two powers and three slow waves."""
+    """What logarithms of weights are made of, at 0-based ticks, (5, ticks): two powers and three
+    slow waves."""
     waves = np.cos(np.pi * np.multiply.outer(np.arange(1, WEIGHT_SHAPES - 1), ticks / T))
     return np.stack([np.log(ticks + 1 + T / 18), np.log(T - ticks + 1), *waves])

@@ -1,8 +1,9 @@
-"""Exact variances of the row-weighted family's noise: O(d²) numbers per block, and doubling inside a block.
+"""Exact variances of the row-weighted family's noise: O(d²) numbers per block, and doubling inside
+a block.
 
-Inside a block the weights are linear in the tick, so the noise after ℓ ticks is a fixed linear map of the buffers
-before it and of the block's normals. The map of a + b ticks follows from those of a and of b ticks, so no step is per
-tick, and a run of blocks is computed at once.
+Inside a block the weights are linear in the tick, so the noise after ℓ ticks is a fixed linear map
+of the buffers before it and of the block's normals. The map of a + b ticks follows from those of a
+and of b ticks, so no step is per tick, and a run of blocks is computed at once.
 """
 
 from __future__ import annotations
@@ -22,15 +23,17 @@ KEPT_RUNS = 4  # runs whose moments are kept; of all others, those at their firs
 
 
 class _Step(NamedTuple):
-    """What ℓ ticks do to the buffers and to two sums of the filter's outputs w_k, before weights are applied."""
+    """What ℓ ticks do to the buffers and to two sums of the filter's outputs w_k, before weights
+    are applied."""
 
-    # The weights are η = η_0 + η'k and n = n_0 + n'k. Γ(j) is what the normal of tick j adds to (buffers, Σ w_k, Σ
-    # k·w_k).
+    # The weights are η = η_0 + η'k and n = n_0 + n'k. Γ(j) is what the normal of tick j adds to
+    # (buffers, Σ w_k, Σ k·w_k).
 
     decay: FloatArray  # (d,): μ^ℓ
     zero: FloatArray  # (d,): what the buffers add to Σ w_k
     one: FloatArray  # (d,): what the buffers add to Σ k·w_k
-    Q: tuple[FloatArray, FloatArray, FloatArray]  # Σ_j j^p Γ(j)Γ(j)ᵀ for p = 0, 1, 2, each (d+2, d+2)
+    # Σ_j j^p Γ(j)Γ(j)ᵀ for p = 0, 1, 2, each (d+2, d+2)
+    Q: tuple[FloatArray, FloatArray, FloatArray]
 
 
 class Covariance:
@@ -43,7 +46,9 @@ class Covariance:
         self.knots = eta.knots
         self._lengths = np.diff(self.knots)
         values = eta.values, n.values
-        self._lines = [np.stack([each[:-1], np.diff(each) / self._lengths], axis=1) for each in values]
+        self._lines = [
+            np.stack([each[:-1], np.diff(each) / self._lengths], axis=1) for each in values
+        ]
         self._last = tuple((float(each[-1]), 0.0) for each in values)
         self._steps: dict[int, _Step] = {}
         self._lock = threading.RLock()
@@ -52,10 +57,12 @@ class Covariance:
         self._kept: dict[int, FloatArray] = {}
 
     def variances(self, ticks: IntArray) -> FloatArray:
-        """Var(noise_t) for 1-based ticks; each is a function of its tick alone, whatever else is asked for.
+        """Var(noise_t) for 1-based ticks; each is a function of its tick alone, whatever else is
+        asked for.
 
-        Between two knots the variance is a cubic through four exact values: at both knots and at the thirds between.
-        Up to three ticks apart every tick is such a point. The relative error is below 1e-7: tests/factorizations/
+        Between two knots the variance is a cubic through four exact values: at both knots and at
+        the thirds between. Up to three ticks apart every tick is such a point. The relative error
+        is below 1e-7: tests/factorizations/
         test_factorizations_numbers.py::test_variances_between_knots_are_exact_enough.
         """
         flat = ticks.ravel()
@@ -64,8 +71,11 @@ class Covariance:
         for run in np.unique(blocks // RUN).tolist():
             here = np.flatnonzero((blocks // RUN == run) & (blocks < len(self._lengths)))
             if len(here):
-                values[here] = _evaluate(self._table(run)[blocks[here] - run * RUN], flat[here].astype(np.float64))
-        for index in np.flatnonzero(blocks == len(self._lengths)):  # constant weights: no block to interpolate in
+                values[here] = _evaluate(
+                    self._table(run)[blocks[here] - run * RUN], flat[here].astype(np.float64)
+                )
+        # constant weights: no block to interpolate in
+        for index in np.flatnonzero(blocks == len(self._lengths)):
             values[index] = self._after(int(flat[index]))[-1, -1]
         return values.reshape(ticks.shape)
 
@@ -77,7 +87,8 @@ class Covariance:
         return float(self._advance(P, earlier, later)[-1, -1])
 
     def differences(self, earlier: IntArray, later: IntArray) -> FloatArray:
-        """`difference` of many pairs, bit for bit: each is a function of its pair alone, whatever else is asked for."""
+        """`difference` of many pairs, bit for bit: each is a function of its pair alone, whatever
+        else is asked for."""
         found = np.empty(len(later))
         for start in range(0, len(later), PAIRS):
             here = slice(start, start + PAIRS)
@@ -88,8 +99,10 @@ class Covariance:
         return found
 
     def differences_to(self, later: int, earlier: IntArray) -> FloatArray:
-        """`difference` to one later tick from many earlier ones, in one pass backwards: equal up to rounding."""
-        # The noise after tick `earlier` is a sum over the buffers there (`factors`) and over later normals (`fresh`).
+        """`difference` to one later tick from many earlier ones, in one pass backwards: equal up to
+        rounding."""
+        # The noise after tick `earlier` is a sum over the buffers there (`factors`) and over later
+        # normals (`fresh`).
         d = len(self.inverse.u)
         factors, fresh, at = np.zeros(d), 0.0, later
         values = {}
@@ -97,14 +110,17 @@ class Covariance:
             for step, eta, n in reversed(list(self._pieces(tick, at))):
                 v = np.concatenate([factors, n])
                 parts = eta[0] ** 2, 2 * eta[0] * eta[1], eta[1] ** 2
-                fresh += float(sum(part * (v @ Q @ v) for part, Q in zip(parts, step.Q, strict=True)))
+                fresh += float(
+                    sum(part * (v @ Q @ v) for part, Q in zip(parts, step.Q, strict=True))
+                )
                 factors = factors * step.decay + n[0] * step.zero + n[1] * step.one
             at = tick
             values[tick] = float(factors @ self._after(tick)[:-1, :-1] @ factors) + fresh
         return np.asarray([values[tick] for tick in earlier.tolist()])
 
     def _table(self, run: int) -> FloatArray:
-        """Per block of a run: four points, the exact variances there, and Newton's divided differences, (3, 4)."""
+        """Per block of a run: four points, the exact variances there, and Newton's divided
+        differences, (3, 4)."""
         if run >= len(self._tables):
             self._run(run)
         return self._tables[run]
@@ -141,14 +157,17 @@ class Covariance:
         for k in range(len(blocks)):
             c[k + 1] = decay[k] * c[k] + fresh[k, :d, d]
         P[:, d, :d] = c
-        P[1:, d, d] = P[0, d, d] + np.cumsum(fresh[:, d, d] + np.sum(from_buffers * (mixed + 2 * c[:-1]), axis=1))
+        P[1:, d, d] = P[0, d, d] + np.cumsum(
+            fresh[:, d, d] + np.sum(from_buffers * (mixed + 2 * c[:-1]), axis=1)
+        )
         if run == len(self._tables):
             self._starts.append(P[-1].copy())
             self._tables.append(self._cubics(blocks, P))
         return P
 
     def _step_covariance(self, step: _Step, blocks: IntArray) -> tuple[FloatArray, FloatArray]:
-        """What a step from the start of each block does: buffers to the running noise, (blocks, d); fresh moments."""
+        """What a step from the start of each block does: buffers to the running noise, (blocks, d);
+        fresh moments."""
         eta, n = (line[blocks] for line in self._lines)
         d = len(step.decay)
         squares = np.stack([eta[:, 0] ** 2, 2 * eta[:, 0] * eta[:, 1], eta[:, 1] ** 2], axis=1)
@@ -171,7 +190,11 @@ class Covariance:
             for offset in offsets[1:-1]:
                 a, fresh = self._step_covariance(self._step(offset), blocks[same])
                 mixed = np.matmul(before[:, :d, :d], a[:, :, np.newaxis])[:, :, 0]
-                exact.append(before[:, d, d] + np.sum(a * (mixed + 2 * before[:, :d, d]), axis=1) + fresh[:, d, d])
+                exact.append(
+                    before[:, d, d]
+                    + np.sum(a * (mixed + 2 * before[:, :d, d]), axis=1)
+                    + fresh[:, d, d]
+                )
             differences = np.stack([*exact, P[same + 1, d, d]], axis=1)
             size = len(offsets)
             tables[same, 0, :size] = self.knots[blocks[same], np.newaxis] + np.asarray(offsets)
@@ -192,7 +215,8 @@ class Covariance:
         return self._advance(P, int(self.knots[q]), tick)
 
     def _advance(self, P: FloatArray, start: int, stop: int) -> FloatArray:
-        """Moments after tick `stop` from those after tick `start`, by power-of-two steps inside each block."""
+        """Moments after tick `stop` from those after tick `start`, by power-of-two steps inside
+        each block."""
         for step, eta, n in self._pieces(start, stop):
             P = self._apply(P, step, eta, n)
         return P
@@ -206,15 +230,19 @@ class Covariance:
         return self._advance_each(P, self.knots[own], ticks)
 
     def _advance_each(self, P: FloatArray, start: IntArray, stop: IntArray) -> FloatArray:
-        """`_advance` for each of many moments at once; the steps of one length are applied together."""
+        """`_advance` for each of many moments at once; the steps of one length are applied
+        together."""
         P, at = P.copy(), start.astype(np.int64)
         blocks = np.searchsorted(self.knots, at, side="right") - 1
-        lines = [np.vstack([line, last]) for line, last in zip(self._lines, self._last, strict=True)]
+        lines = [
+            np.vstack([line, last]) for line, last in zip(self._lines, self._last, strict=True)
+        ]
         ends = np.append(self.knots[1:], np.iinfo(np.int64).max)
         while len(open_ := np.flatnonzero(at < stop)):
             block, now = blocks[open_], at[open_]
             end = np.minimum(ends[block], stop[open_])
-            exponents = np.frexp((end - now).astype(np.float64))[1] - 1  # of the longest step that fits
+            # of the longest step that fits
+            exponents = np.frexp((end - now).astype(np.float64))[1] - 1
             offset = now - self.knots[block]
             eta, n = (line[block] for line in lines)
             for weight in (eta, n):
@@ -242,22 +270,33 @@ class Covariance:
         E[:, d, d:] = n
         return np.asarray(A @ P @ A.swapaxes(1, 2) + E @ Q @ E.swapaxes(1, 2))
 
-    def _pieces(self, start: int, stop: int) -> Iterator[tuple[_Step, tuple[float, float], tuple[float, float]]]:
-        """Ticks start+1 … stop as power-of-two steps inside blocks, with (value, slope) of both weights in each."""
+    def _pieces(
+        self, start: int, stop: int
+    ) -> Iterator[tuple[_Step, tuple[float, float], tuple[float, float]]]:
+        """Ticks start+1 … stop as power-of-two steps inside blocks, with (value, slope) of both
+        weights in each."""
         at = start
         q = int(np.searchsorted(self.knots, at, side="right")) - 1
         while at < stop:
             final = q == len(self._lengths)
             left, end = int(self.knots[q]), stop if final else min(int(self.knots[q + 1]), stop)
-            (eta, eta_slope), (n, n_slope) = self._last if final else (line[q].tolist() for line in self._lines)
+            (eta, eta_slope), (n, n_slope) = (
+                self._last if final else (line[q].tolist() for line in self._lines)
+            )
             while at < end:
                 size = 1 << ((end - at).bit_length() - 1)
                 offset = at - left
-                yield self._step(size), (eta + eta_slope * offset, eta_slope), (n + n_slope * offset, n_slope)
+                yield (
+                    self._step(size),
+                    (eta + eta_slope * offset, eta_slope),
+                    (n + n_slope * offset, n_slope),
+                )
                 at += size
             q += 1
 
-    def _apply(self, P: FloatArray, step: _Step, eta: tuple[float, float], n: tuple[float, float]) -> FloatArray:
+    def _apply(
+        self, P: FloatArray, step: _Step, eta: tuple[float, float], n: tuple[float, float]
+    ) -> FloatArray:
         """Moments after one step whose weights start at (value, slope) `eta` and `n`."""
         d = len(step.decay)
         A = np.zeros((d + 1, d + 1))
@@ -281,7 +320,9 @@ class Covariance:
         mu = np.exp(-self.inverse.rates)
         gamma = np.concatenate([mu, [1.0, 0.0]])
         empty = np.zeros((len(gamma), len(gamma)))
-        return _Step(mu, self.inverse.weights, np.zeros_like(mu), (np.outer(gamma, gamma), empty, empty))
+        return _Step(
+            mu, self.inverse.weights, np.zeros_like(mu), (np.outer(gamma, gamma), empty, empty)
+        )
 
     def _compose(self, a: int, b: int) -> _Step:
         """The maps of a ticks and then b more."""
@@ -295,7 +336,10 @@ class Covariance:
         second[d + 1, d] = a
         Q0, Q1, Q2 = two.Q
         shifted = (Q0, Q1 + a * Q0, Q2 + 2 * a * Q1 + a**2 * Q0)
-        q0, q1, q2 = (first @ old @ first.T + second @ new @ second.T for old, new in zip(one.Q, shifted, strict=True))
+        q0, q1, q2 = (
+            first @ old @ first.T + second @ new @ second.T
+            for old, new in zip(one.Q, shifted, strict=True)
+        )
         sums = one.zero + two.zero * one.decay, one.one + (two.one + a * two.zero) * one.decay
         return _Step(np.exp(-(a + b) * self.inverse.rates), *sums, (q0, q1, q2))
 
@@ -303,7 +347,9 @@ class Covariance:
 def _evaluate(tables: FloatArray, at: FloatArray) -> FloatArray:
     """The cubics of these tables, each at its own tick."""
     x, exact, c = tables[:, 0], tables[:, 1], tables[:, 2]
-    values = c[:, 0] + (at - x[:, 0]) * (c[:, 1] + (at - x[:, 1]) * (c[:, 2] + (at - x[:, 2]) * c[:, 3]))
+    values = c[:, 0] + (at - x[:, 0]) * (
+        c[:, 1] + (at - x[:, 1]) * (c[:, 2] + (at - x[:, 2]) * c[:, 3])
+    )
     for i in range(4):  # at its points the cubic is right up to rounding, the table is right
         values = np.where(at == x[:, i], exact[:, i], values)
     return values

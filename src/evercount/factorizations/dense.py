@@ -1,7 +1,9 @@
-"""`Dense`: a factorization of your own, given as two matrices and checked before any noise is calibrated to it.
+"""`Dense`: a factorization of your own, given as two matrices and checked before any noise is
+calibrated to it.
 
-The noise of a stream is σ·L·z, so what must be hidden is (L⁻¹·M)·X, with the exact inverse of the doubles in L. R is a
-double next to L⁻¹·M; `dense.proof.md` bounds how far it is off and has the same letters.
+The noise of a stream is σ·L·z, so what must be hidden is (L⁻¹·M)·X, with the exact inverse of the
+doubles in L. R is a double next to L⁻¹·M; `dense.proof.md` bounds how far it is off and has the
+same letters.
 """
 
 from __future__ import annotations
@@ -13,7 +15,12 @@ import numpy.typing as npt
 
 from evercount._validate import FloatArray, check_count, check_public_text
 from evercount.errors import ParameterError, TooLarge
-from evercount.factorizations.base import NORM_ROUNDING_MARGIN, Factorization, State, counting_matrix
+from evercount.factorizations.base import (
+    NORM_ROUNDING_MARGIN,
+    Factorization,
+    State,
+    counting_matrix,
+)
 
 if TYPE_CHECKING:
     from evercount.factorizations.best_dense import Certificate
@@ -21,9 +28,11 @@ if TYPE_CHECKING:
 LARGEST_OWN_HORIZON = 2048
 """More ticks are refused: the checks multiply matrices of this size."""
 PRODUCT_TOLERANCE = 1e-9
-"""L·R may differ from M by this much in an entry; the norm is raised by what such a difference can cost."""
+"""L·R may differ from M by this much in an entry; the norm is raised by what such a difference can
+cost."""
 SMALLEST_SHARE = 2.0**-100
-"""Entries of L below this share of the largest in their row are taken as 0: exact noise needs a common unit."""
+"""Entries of L below this share of the largest in their row are taken as 0: exact noise needs a
+common unit."""
 NORM_RANGE = 2.0**-30, 2.0**30
 """The norm of R must lie here, and row norms of L below the square of the second."""
 SMALLEST_PIVOT = 1e-7
@@ -59,7 +68,8 @@ class Matrices(Factorization):
 
     @property
     def state_bytes(self) -> int:
-        """Memory of the streaming state for one cell at the end of the horizon, when it holds all T normals."""
+        """Memory of the streaming state for one cell at the end of the horizon, when it holds all T
+        normals."""
         return 8 * len(self._left)
 
     def block(self, state: State, z: FloatArray, ticks: int) -> tuple[FloatArray, State]:
@@ -70,15 +80,17 @@ class Matrices(Factorization):
 
 
 class Dense(Matrices):
-    """Your own factorization M = L·R of the counting matrix, as two lower triangular matrices of up to 2048 ticks.
+    """Your own factorization M = L·R of the counting matrix, as two lower triangular matrices of up
+    to 2048 ticks.
 
-    Exact noise takes the doubles of L as they are. It reads all draws so far in every block of ticks, so a run takes
-    time in proportion to the square of the horizon.
+    Exact noise takes the doubles of L as they are. It reads all draws so far in every block of
+    ticks, so a run takes time in proportion to the square of the horizon.
 
-    **Guarantee.** With R* = L⁻¹·M in exact arithmetic, ‖R*·D‖_F² ≤ column_norm²·Σ_k (P_k² + N_k²) for all D (P_k, N_k:
-    the sums of the positive and of the negative parts of column k), whatever the signs of RᵀR; where `falling_gram`,
-    also the bounds of changes that take turns. Proof: `dense.proof.md`. Tests:
-    tests/factorizations/test_dense.py::test_no_change_beats_the_norm (all small changes, random matrices) and
+    **Guarantee.** With R* = L⁻¹·M in exact arithmetic, ‖R*·D‖_F² ≤ column_norm²·Σ_k (P_k² + N_k²)
+    for all D (P_k, N_k: the sums of the positive and of the negative parts of column k), whatever
+    the signs of RᵀR; where `falling_gram`, also the bounds of changes that take turns. Proof:
+    `dense.proof.md`. Tests: tests/factorizations/test_dense.py::test_no_change_beats_the_norm (all
+    small changes, random matrices) and
     tests/factorizations/test_dense.py::test_planted_norms_are_caught.
 
     Args:
@@ -87,12 +99,13 @@ class Dense(Matrices):
         name: What plans and releases call it.
 
     Raises:
-        ParameterError: L·R is not the counting matrix, a matrix is not lower triangular or not finite, or L is so close
-            to singular that its norm cannot be bounded.
+        ParameterError: L·R is not the counting matrix, a matrix is not lower triangular or not
+            finite, or L is so close to singular that its norm cannot be bounded.
         TooLarge: There are more than 2048 ticks.
 
     >>> import numpy as np
-    >>> half = Dense(np.tri(4) @ np.linalg.inv(np.eye(4) + 0.5 * np.eye(4, k=-1)), np.eye(4) + 0.5 * np.eye(4, k=-1))
+    >>> R = np.eye(4) + 0.5 * np.eye(4, k=-1)
+    >>> half = Dense(np.tri(4) @ np.linalg.inv(R), R)
     >>> half.horizon, round(half.column_norm, 4)
     (4, 1.118)
     >>> Dense(np.eye(2), np.eye(2))
@@ -103,11 +116,15 @@ class Dense(Matrices):
 
     falling_gram = False
 
-    def __init__(self, left: npt.ArrayLike, right: npt.ArrayLike | None = None, name: str = "dense") -> None:
+    def __init__(
+        self, left: npt.ArrayLike, right: npt.ArrayLike | None = None, name: str = "dense"
+    ) -> None:
         L = _square("L", left)
         R = _solved(L) if right is None else _square("R", right)
         if L.shape != R.shape:
-            raise ParameterError(f"L has the shape {L.shape} and R {R.shape}: both have a row for each tick")
+            raise ParameterError(
+                f"L has the shape {L.shape} and R {R.shape}: both have a row for each tick"
+            )
         _check_triangular(L, R)
         self.name, self.horizon = check_own_name(name), len(L)
         largest = np.abs(L).max(axis=1, keepdims=True)
@@ -117,7 +134,8 @@ class Dense(Matrices):
         low, high = NORM_RANGE
         if not low <= columns <= high or float(np.linalg.norm(L, axis=1).max()) > high**2:
             raise ParameterError(
-                f"the largest column of R has norm {columns:.3g}: scale it to about 1, and L inversely"
+                f"the largest column of R has norm {columns:.3g}: scale it to about 1, and L "
+                "inversely"
             )
         off = _off(L, R)
         gram = R.T @ R
@@ -140,8 +158,9 @@ class Dense(Matrices):
     def of_noise(cls, left: npt.ArrayLike, name: str = "dense") -> Dense:
         """The triangular factorization with the noise of L·z, for any L with a row for each tick.
 
-        L need not be square or triangular: its lower triangular Cholesky factor C of L·Lᵀ has noise of the same law,
-        and R = C⁻¹·M is triangular (`sensitivity.proof.md`, "Nodes of the future").
+        L need not be square or triangular: its lower triangular Cholesky factor C of L·Lᵀ has noise
+        of the same law, and R = C⁻¹·M is triangular (`sensitivity.proof.md`, "Nodes of the
+        future").
 
         Args:
             left: L, with T rows of full rank.
@@ -163,8 +182,12 @@ class Dense(Matrices):
             C = np.linalg.cholesky(L @ L.T)
         except np.linalg.LinAlgError:
             C = np.zeros((1, 1))
-        if not float(np.diagonal(C).min()) > SMALLEST_PIVOT * float(np.linalg.norm(L, axis=1).max()):
-            raise ParameterError("the rows of L are not independent: some sum of releases would have no noise")
+        if not float(np.diagonal(C).min()) > SMALLEST_PIVOT * float(
+            np.linalg.norm(L, axis=1).max()
+        ):
+            raise ParameterError(
+                "the rows of L are not independent: some sum of releases would have no noise"
+            )
         return cls(C, name=name)
 
     @classmethod
@@ -177,29 +200,33 @@ class Dense(Matrices):
         worst: bool = False,
         name: str = "dense-optimum",
     ) -> Dense:
-        """The factorization of least error for given linear queries of up to 1024 ticks, and how close to least it is.
+        """The factorization of least error for given linear queries of up to 1024 ticks, and how
+        close to least it is.
 
-        A query is a row of weights on the numbers of single ticks: np.tri(T) has the running totals, np.eye(T) the
-        ticks themselves, other rows decayed sums or averages of weekdays. Several workloads together get the least
-        possible largest ratio of a workload's error to the least that it can have alone.
+        A query is a row of weights on the numbers of single ticks: np.tri(T) has the running
+        totals, np.eye(T) the ticks themselves, other rows decayed sums or averages of weekdays.
+        Several workloads together get the least possible largest ratio of a workload's error to the
+        least that it can have alone.
 
         Args:
             workload: A matrix with a column for every tick, or a list of such matrices.
-            unit: The most ticks that one protected unit touches: 1 for events, `max_ticks` for persons.
+            unit: The most ticks that one protected unit touches: 1 for events, `max_ticks` for
+                persons.
             period: Where a unit's ticks lie within this many consecutive ones.
-            worst: What is minimised: the largest error of a row, or the root mean square over each workload's rows.
+            worst: What is minimised: the largest error of a row, or the root mean square over each
+                workload's rows.
             name: What plans and releases call it.
 
         Returns:
-            The factorization. Its `certificate` has the errors for a noise multiplier of 1, the least that any
-            factorization can have, and the gap between the two.
+            The factorization. Its `certificate` has the errors for a noise multiplier of 1, the
+            least that any factorization can have, and the gap between the two.
 
         Raises:
             ParameterError: A workload is not a finite matrix with a column for every tick.
             TooLarge: There are more than 1024 ticks.
 
-        **Guarantee.** Its norms are checked as those of any matrices; that it is close to the best is certified by
-        `certificate.least_score` (`dense.proof.md`, 6). Test:
+        **Guarantee.** Its norms are checked as those of any matrices; that it is close to the best
+        is certified by `certificate.least_score` (`dense.proof.md`, 6). Test:
         tests/factorizations/test_best_dense.py::test_no_factorization_beats_the_certificate.
 
         >>> import numpy as np
@@ -223,36 +250,58 @@ class Dense(Matrices):
 
     @property
     def spec(self) -> str | dict[str, Any]:
-        """The matrices, so that a snapshot needs nobody to build them; the name where it was registered."""
-        return self.name if self._by_name else {"name": self.name, "left": self._left, "right": self._right}
+        """The matrices, so that a snapshot needs nobody to build them; the name where it was
+        registered."""
+        return (
+            self.name
+            if self._by_name
+            else {"name": self.name, "left": self._left, "right": self._right}
+        )
 
 
 def as_dense(given: Factorization, horizon: int | None, name: str | None = None) -> Dense:
-    """Any factorization as the matrices that it claims, checked; under `name` where it was registered by that.
+    """Any factorization as the matrices that it claims, checked; under `name` where it was
+    registered by that.
 
-    **Guarantee.** Nothing of a user's class is trusted but that `dense()` returns what the user means: norms, key and
-    noise follow from the checked matrices. Test: tests/engine/test_own_factorization.py::test_claims_are_not_trusted.
+    **Guarantee.** Nothing of a user's class is trusted but that `dense()` returns what the user
+    means: norms, key and noise follow from the checked matrices. Test:
+    tests/engine/test_own_factorization.py::test_claims_are_not_trusted.
     """
     if not isinstance(given, Factorization):
-        raise ParameterError(f"a factorization is an instance of Factorization, such as Dense(L, R), got {given!r:.80}")
+        raise ParameterError(
+            "a factorization is an instance of Factorization, such as Dense(L, R), got "
+            f"{given!r:.80}"
+        )
     own = name or given.name
     if given.horizon is None:
-        raise ParameterError(f"{own!r} has no horizon: a factorization of your own is checked as matrices of all ticks")
+        raise ParameterError(
+            f"{own!r} has no horizon: a factorization of your own is checked as matrices of all "
+            "ticks"
+        )
     if horizon is not None and given.horizon != horizon:
-        raise ParameterError(f"{own!r} has {given.horizon} ticks and the stream {horizon}: build it for that horizon")
+        raise ParameterError(
+            f"{own!r} has {given.horizon} ticks and the stream {horizon}: build it for that horizon"
+        )
     check_own_size(given.horizon)
-    left, right = (_finite(letter, matrix) for letter, matrix in zip("LR", given.dense(), strict=True))
+    left, right = (
+        _finite(letter, matrix) for letter, matrix in zip("LR", given.dense(), strict=True)
+    )
     if left.shape[1] != len(right) or (len(left), right.shape[1]) != (given.horizon,) * 2:
         raise ParameterError(
-            f"dense() of {own!r} gives matrices of {left.shape} and {right.shape}: they cannot be multiplied"
+            f"dense() of {own!r} gives matrices of {left.shape} and {right.shape}: they cannot be "
+            "multiplied"
         )
     norm = float(np.linalg.norm(right, axis=0).max())
     if not given.column_norm >= norm * (1 - NORM_ROUNDING_MARGIN):
         raise ParameterError(
-            f"{own!r} claims a column norm of {given.column_norm:.6g}, and its R has one of {norm:.6g}: noise of that "
-            "size would not be private"
+            f"{own!r} claims a column norm of {given.column_norm:.6g}, and its R has one of "
+            f"{norm:.6g}: noise of that size would not be private"
         )
-    if left.shape[0] == left.shape[1] and not np.triu(left, 1).any() and not np.triu(right, 1).any():
+    if (
+        left.shape[0] == left.shape[1]
+        and not np.triu(left, 1).any()
+        and not np.triu(right, 1).any()
+    ):
         dense = Dense(left, right, own)
     else:
         _check_product(left, right)
@@ -270,17 +319,23 @@ def _finite(letter: str, matrix: npt.ArrayLike) -> FloatArray:
     except (TypeError, ValueError):
         raise ParameterError(f"{letter} is not a matrix of real numbers") from None
     if array.ndim != 2 or not array.size:
-        raise ParameterError(f"{letter} is a matrix with a row for each tick, not an array of shape {array.shape}")
+        raise ParameterError(
+            f"{letter} is a matrix with a row for each tick, not an array of shape {array.shape}"
+        )
     if not np.isfinite(array).all():
         row, column = np.argwhere(~np.isfinite(array))[0] + 1
-        raise ParameterError(f"{letter} has {array[row - 1, column - 1]} at row {row}, column {column}")
+        raise ParameterError(
+            f"{letter} has {array[row - 1, column - 1]} at row {row}, column {column}"
+        )
     return array
 
 
 def _square(letter: str, matrix: npt.ArrayLike) -> FloatArray:
     array = _finite(letter, matrix)
     if array.shape[0] != array.shape[1]:
-        raise ParameterError(f"{letter} has the shape {array.shape}; it must be square (see Dense.of_noise)")
+        raise ParameterError(
+            f"{letter} has the shape {array.shape}; it must be square (see Dense.of_noise)"
+        )
     check_own_size(len(array))
     return array
 
@@ -289,29 +344,38 @@ def check_own_size(ticks: int) -> None:
     """Refuse more ticks than are checked as matrices."""
     if ticks > LARGEST_OWN_HORIZON:
         raise TooLarge(
-            f"a factorization of your own has at most {LARGEST_OWN_HORIZON} ticks, as its matrices are checked; "
-            f"{ticks} were asked for"
+            f"a factorization of your own has at most {LARGEST_OWN_HORIZON} ticks, as its matrices "
+            f"are checked; {ticks} were asked for"
         )
 
 
 def check_own_name(name: Any) -> str:
     """The name of a factorization: a short public text."""
     if not isinstance(name, str) or not 1 <= len(name) <= 80:
-        raise ParameterError(f"the name of a factorization is a string of 1 to 80 characters, got {name!r:.120}")
+        raise ParameterError(
+            f"the name of a factorization is a string of 1 to 80 characters, got {name!r:.120}"
+        )
     return check_public_text("the factorization's name", name)
 
 
 def _check_triangular(L: FloatArray, R: FloatArray) -> None:
     for letter, matrix, why in (
-        ("R", R, "it would weigh ticks to come, and privacy for data that react to releases needs a triangular R"),
+        (
+            "R",
+            R,
+            (
+                "it would weigh ticks to come, and privacy for data that react to releases needs a "
+                "triangular R"
+            ),
+        ),
         ("L", L, "the noise of a tick would need normals of later ticks"),
     ):
         above = np.argwhere(np.triu(matrix, 1))
         if len(above):
             row, column = (above[0] + 1).tolist()
             raise ParameterError(
-                f"{letter} is not lower triangular (row {row}, column {column}): {why}. Dense.of_noise(L) is the "
-                "triangular factorization with the same noise"
+                f"{letter} is not lower triangular (row {row}, column {column}): {why}. "
+                "Dense.of_noise(L) is the triangular factorization with the same noise"
             )
 
 
@@ -320,8 +384,8 @@ def _check_product(L: FloatArray, R: FloatArray) -> None:
     if not float(off.max()) <= PRODUCT_TOLERANCE:
         row, column = np.unravel_index(int(np.argmax(off)), off.shape)
         raise ParameterError(
-            f"L·R is {float(L[row] @ R[:, column]):.10g} at row {row + 1}, column {column + 1}, where the counting "
-            f"matrix has {int(column <= row)}"
+            f"L·R is {float(L[row] @ R[:, column]):.10g} at row {row + 1}, column {column + 1}, "
+            f"where the counting matrix has {int(column <= row)}"
         )
 
 
@@ -349,7 +413,8 @@ def _off(L: FloatArray, R: FloatArray) -> float:
     f = 1.01 * float(rest.sum(axis=1).max())
     if not f < 0.5:
         raise ParameterError(
-            "L is too close to a singular matrix: how much noise it needs cannot be computed in doubles"
+            "L is too close to a singular matrix: how much noise it needs cannot be computed in "
+            "doubles"
         )
     inverse = 1.01 * float(np.abs(X).sum(axis=1).max()) / (1 - f)
     M = counting_matrix(T)
@@ -358,7 +423,8 @@ def _off(L: FloatArray, R: FloatArray) -> float:
 
 
 def _rows_fall(R: FloatArray, gram: FloatArray, rounding: float) -> bool:
-    """Whether each row of RᵀR falls from the diagonal on: by more than rounding, or from a sum without terms to one."""
+    """Whether each row of RᵀR falls from the diagonal on: by more than rounding, or from a sum
+    without terms to one."""
     terms = (R != 0).astype(np.float64)
     none = terms.T @ terms == 0
     falls = (gram[:, :-1] - gram[:, 1:] > rounding) | (none[:, :-1] & none[:, 1:])

@@ -1,16 +1,19 @@
-"""Public numbers of the row-weighted family: a rational filter close to (1−z)^(−1/2), and piecewise linear weights.
+"""Public numbers of the row-weighted family: a rational filter close to (1−z)^(−1/2), and piecewise
+linear weights.
 
 The filter has poles, residues and squared sums in closed form, and runs in doubles (`BlockFilter`):
 
-    F(z) = Π(1−μ_i z)/(1−λ_i z),  d poles λ and d zeros μ with 1 > λ_1 > μ_1 > λ_2 > … > μ_d > 0 (Zolotarev's points).
+    F(z) = Π(1−μ_i z)/(1−λ_i z),  d poles λ and d zeros μ (Zolotarev's points) with
+                                  1 > λ_1 > μ_1 > λ_2 > … > μ_d > 0.
 
-Roots are stored as u = 1/root − 1 (so root = 1/(1+u)): differences of roots near 1 are then exact. Because poles and
-zeros interlace, every residue is positive, and so is every coefficient of F and of 1/((1−z)·F).
+Roots are stored as u = 1/root − 1 (so root = 1/(1+u)): differences of roots near 1 are then exact.
+Because poles and zeros interlace, every residue is positive, and so is every coefficient of F and
+of 1/((1−z)·F).
 
-The weights are linear over blocks whose lengths are powers of two. A block is at most 1/KNOT_DENSITY times as long as
-its distance to either end. So 10^8 ticks need about ten thousand knots, and every tick near an end is a knot of its
-own. Values between two knots are *defined* as the exact linear interpolation; doubles give it up to one rounding,
-fixed-point arithmetic exactly.
+The weights are linear over blocks whose lengths are powers of two. A block is at most
+1/KNOT_DENSITY times as long as its distance to either end. So 10^8 ticks need about ten thousand
+knots, and every tick near an end is a knot of its own. Values between two knots are *defined* as
+the exact linear interpolation; doubles give it up to one rounding, fixed-point arithmetic exactly.
 """
 
 from __future__ import annotations
@@ -27,7 +30,8 @@ from evercount.errors import ParameterError
 from evercount.factorizations.base import lower_toeplitz
 
 FILTER_LOSS = 1e-6
-"""The filter's product of norms exceeds that of the exact square root by less than this fraction."""
+"""The filter's product of norms exceeds that of the exact square root by less than this
+fraction."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,8 +75,8 @@ def geometric(rates: FloatArray, counts: FloatArray) -> FloatArray:
 class Rational:
     """The filter F of the module docstring, defined by public dyadic numbers of 32 bits.
 
-    `pole_lack` and `zero_lack` are 1 − λ_i and 1 − μ_i: what each root lacks to 1. Everything else (residues, norms)
-    follows from them.
+    `pole_lack` and `zero_lack` are 1 − λ_i and 1 − μ_i: what each root lacks to 1. Everything else
+    (residues, norms) follows from them.
     """
 
     pole_lack: FloatArray
@@ -102,7 +106,8 @@ class Rational:
         return Exponentials(1.0, _residues(self.zeros, self.poles), self.zeros)
 
     def summed_inverse(self) -> Exponentials:
-        """Coefficients of 1/((1−z)·F), the running sums of `inverse`: positive, again close to binom(2k,k)/4^k."""
+        """Coefficients of 1/((1−z)·F), the running sums of `inverse`: positive, again close to
+        binom(2k,k)/4^k."""
         roots = np.concatenate([[0.0], self.zeros])
         return Exponentials(1.0, _residues(roots, self.poles), roots)
 
@@ -111,7 +116,8 @@ FILTER_TICKS = 32  # ticks that `BlockFilter` runs at a time
 
 
 class BlockFilter:
-    """The filter with impulse response h(0) = 1, h(k) = Σ c_i μ_i^k, as small matrix products; no release is made so.
+    """The filter with impulse response h(0) = 1, h(k) = Σ c_i μ_i^k, as small matrix products; no
+    release is made so.
 
     y = x + Σ c_i s_i and s_i ← μ_i (s_i + x), with buffers s of shape (d, cells).
     """
@@ -121,7 +127,8 @@ class BlockFilter:
         ticks = np.arange(FILTER_TICKS)
         self._lower = lower_toeplitz(response.values(FILTER_TICKS))
         self._readout = np.exp(-np.multiply.outer(ticks, response.rates)) * response.weights
-        self._feed = np.exp(-self._rates * (FILTER_TICKS - ticks))  # what the inputs add to the buffers
+        # what the inputs add to the buffers
+        self._feed = np.exp(-self._rates * (FILTER_TICKS - ticks))
 
     def apply(self, x: FloatArray, buffers: FloatArray) -> tuple[FloatArray, FloatArray]:
         """(y, buffers after) for inputs x of shape (ticks, cells)."""
@@ -129,8 +136,13 @@ class BlockFilter:
         for start in range(0, len(x), FILTER_TICKS):
             inputs = x[start : start + FILTER_TICKS]
             size = len(inputs)
-            y[start : start + size] = self._lower[:size, :size] @ inputs + self._readout[:size] @ buffers
-            buffers = np.exp(-size * self._rates) * buffers + self._feed[:, FILTER_TICKS - size :] @ inputs
+            y[start : start + size] = (
+                self._lower[:size, :size] @ inputs + self._readout[:size] @ buffers
+            )
+            buffers = (
+                np.exp(-size * self._rates) * buffers
+                + self._feed[:, FILTER_TICKS - size :] @ inputs
+            )
         return y, buffers
 
 
@@ -151,10 +163,11 @@ def _first_landau() -> FloatArray:
 
 
 def landau(ticks: npt.ArrayLike) -> FloatArray:
-    """Σ_{k<T} (binom(2k,k)/4^k)², the squared norm of the exact square root (a Landau constant), to 1e-15 relative.
+    """Σ_{k<T} (binom(2k,k)/4^k)², the squared norm of the exact square root (a Landau constant), to
+    1e-15 relative.
 
-    For one horizon or an array of them. Summed up to T = 128; above, an expansion in 1/(T−¼)² whose first omitted term
-    is below 1e-17 (both checked against many digits in tests).
+    For one horizon or an array of them. Summed up to T = 128; above, an expansion in 1/(T−¼)² whose
+    first omitted term is below 1e-17 (both checked against many digits in tests).
     """
     T = np.asarray(ticks, dtype=np.int64)
     x = T - 0.25
@@ -168,17 +181,20 @@ def landau(ticks: npt.ArrayLike) -> FloatArray:
 def round_bits(values: FloatArray, up: bool = False) -> FloatArray:
     """Values rounded to 32 significant bits, to the nearest or (with `up`) upwards.
 
-    Machines whose elliptic functions differ in the last place then still agree on the public parameters.
+    Machines whose elliptic functions differ in the last place then still agree on the public
+    parameters.
     """
     mantissa, exponent = np.frexp(values)
     scaled = mantissa * 2.0**32
-    return np.asarray(np.ldexp(np.ceil(scaled) if up else np.rint(scaled), exponent - 32), dtype=np.float64)
+    return np.asarray(
+        np.ldexp(np.ceil(scaled) if up else np.rint(scaled), exponent - 32), dtype=np.float64
+    )
 
 
 @lru_cache(maxsize=256)
 def design(ticks: int) -> Rational:
-    """The filter with the fewest poles whose ‖L‖·‖R‖ over `ticks` ticks exceeds the exact square root's by FILTER_LOSS
-    at most."""
+    """The filter with the fewest poles whose ‖L‖·‖R‖ over `ticks` ticks exceeds the exact square
+    root's by FILTER_LOSS at most."""
     if ticks == 1:
         return Rational(np.empty(0), np.empty(0))
     exact = float(landau(ticks))
@@ -186,18 +202,23 @@ def design(ticks: int) -> Rational:
         filter_ = zolotarev(ticks, order)
         if norm_product(filter_, ticks) < exact * (1 + FILTER_LOSS):
             return filter_
-    raise ParameterError(f"no filter of up to 80 poles has a loss of {FILTER_LOSS} over {ticks} ticks")
+    raise ParameterError(
+        f"no filter of up to 80 poles has a loss of {FILTER_LOSS} over {ticks} ticks"
+    )
 
 
 def norm_product(filter_: Rational, ticks: int) -> float:
     """‖L‖·‖R‖ of the `square-root` factorization with this filter over `ticks` ticks."""
     n = np.asarray(float(ticks))
-    return float(np.sqrt(filter_.forward().squared_sums(n) * filter_.summed_inverse().squared_sums(n)))
+    return float(
+        np.sqrt(filter_.forward().squared_sums(n) * filter_.summed_inverse().squared_sums(n))
+    )
 
 
 def zolotarev(ticks: int, order: int) -> Rational:
     """Zolotarev's points for 1/√u on [3.5/ticks, 1], in closed form by elliptic functions."""
-    from scipy.special import ellipj, ellipkm1  # imported here: it takes longer than all the rest of start-up
+    # imported here: it takes longer than all the rest of start-up
+    from scipy.special import ellipj, ellipkm1
 
     low = min(3.5 / ticks, 0.5)
     argument = np.arange(1, 2 * order + 1) * ellipkm1(low) / (2 * order + 1)
@@ -211,13 +232,16 @@ KNOT_DENSITY = 256  # least ratio of a block's distance from the ends to its len
 
 
 def dyadic_knots(last: int, mirrored: bool) -> IntArray:
-    """Knots 0 = t_0 < t_1 < … = last with power-of-two steps, small near 0 and, with `mirrored`, near the end too."""
+    """Knots 0 = t_0 < t_1 < … = last with power-of-two steps, small near 0 and, with `mirrored`,
+    near the end too."""
     knots = [0]
     at = 0
     length = 1
     while at < last:
         length = min(2 * length, at & -at) if at else 1
-        while length > 1 and length * KNOT_DENSITY > min(at, last - at - length if mirrored else at):
+        while length > 1 and length * KNOT_DENSITY > min(
+            at, last - at - length if mirrored else at
+        ):
             length //= 2
         while at + length > last:
             length //= 2
@@ -228,7 +252,8 @@ def dyadic_knots(last: int, mirrored: bool) -> IntArray:
 
 @dataclass(frozen=True, eq=False)
 class PiecewiseLinear:
-    """A public function of the 0-based tick, linear between knots and constant after the last one."""
+    """A public function of the 0-based tick, linear between knots and constant after the last
+    one."""
 
     knots: IntArray
     values: FloatArray

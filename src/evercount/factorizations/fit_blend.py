@@ -1,12 +1,14 @@
-"""Fits the filter of a `blend` to the views that will be published and to the ticks that one unit touches.
+"""Fits the filter of a `blend` to the views that will be published and to the ticks that one unit
+touches.
 
-The poles are spread evenly over all time scales; the zeros move between them. What is minimised is the largest ratio,
-over the views, of a view's worst std to the least that this family has for that view alone. The model is a Toeplitz
-one (all weights 1, sums over lags on a grid that grows with the lag), so a step takes a millisecond for any horizon;
-one round with the true worst errors corrects what the model leaves out. For persons with running totals, zeros and
-weights are then fitted together with true errors, and for those of short periods taps, too, which takes some seconds.
-The result is public, rounded to few bits,
-and stored with the declaration: another machine that fitted it again might find other last digits.
+The poles are spread evenly over all time scales; the zeros move between them. What is minimised is
+the largest ratio, over the views, of a view's worst std to the least that this family has for that
+view alone. The model is a Toeplitz one (all weights 1, sums over lags on a grid that grows with the
+lag), so a step takes a millisecond for any horizon; one round with the true worst errors corrects
+what the model leaves out. For persons with running totals, zeros and weights are then fitted
+together with true errors, and for those of short periods taps, too, which takes some seconds. The
+result is public, rounded to few bits, and stored with the declaration: another machine that fitted
+it again might find other last digits.
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ View = int | str
 """A width in ticks (1: per tick), or "running"."""
 
 LONGEST_POLE, SHORTEST_POLE = 0.5, 6.0
-"""u-values (1/root − 1) of the poles lie between 0.5/T and this: from twice the horizon to less than a tick."""
+"""u-values (1/root − 1) of the poles lie between 0.5/T and this: from twice the horizon to less
+than a tick."""
 LAST_ZERO = 40.0
 """The last zero lies between the last pole and this u-value."""
 LARGEST_SHARE = 10.0
@@ -58,41 +61,49 @@ STEPS = 60
 DIFFERENCE = 1e-5
 """Step of the numerical gradient."""
 WEIGHTED_TICKS = range(64, 513)
-"""Horizons for which weights are fitted, where units touch several ticks and a running total is published: the search
-has T × T matrices."""
+"""Horizons for which weights are fitted, where units touch several ticks and a running total is
+published: the search has T × T matrices."""
 WEIGHTED_SHARPNESS, WEIGHTED_STEPS = (100.0, 1000.0), 100
 """Norms of squares that stand for maxima there, one after the other, and the steps for each."""
 RUNNING_SHARES = (7.0, 30.0), (0.986, 1.012)
-"""What running totals of persons are compared with, over the std of a fit for them alone, for a unit of 7 ticks and of
-30 or more. A smaller share brings the largest ratio down, but days pay for it, and those of 30 ticks are noisy already.
+"""What running totals of persons are compared with, over the std of a fit for them alone, for a
+unit of 7 ticks and of 30 or more. A smaller share brings the largest ratio down, but days pay for
+it, and those of 30 ticks are noisy already.
 """
 TAPPED_PERIODS = range(2, 32)
-"""Ticks of a period for which taps are fitted, where one unit may fill all of them and single ticks and running totals
-are published. (Taps bring nothing for sums over a period.)"""
+"""Ticks of a period for which taps are fitted, where one unit may fill all of them and single ticks
+and running totals are published. (Taps bring nothing for sums over a period.)"""
 FIRST_TAP, NEXT_TAP = 0.35, 0.88
-"""The search for taps begins with the first one, and each next one is this part of the one before."""
+"""The search for taps begins with the first one, and each next one is this part of the one
+before."""
 SINGLE_LAGS = 32
 """Lags that are summed one by one; later ones in ranges of 1/8 of their size."""
 
 
-def fit_blend(views: Sequence[View], horizon: int, q: int = 1, period: int | None = None) -> BlendFilter:
+def fit_blend(
+    views: Sequence[View], horizon: int, q: int = 1, period: int | None = None
+) -> BlendFilter:
     """The filter of the `blend` for these views together.
 
     Args:
-        views: Widths in ticks (1: each tick's own number, 7: the last seven), or "running"; at least one.
-        horizon: The number of ticks that errors matter for. A stream without a horizon may go on after it.
+        views: Widths in ticks (1: each tick's own number, 7: the last seven), or "running"; at
+            least one.
+        horizon: The number of ticks that errors matter for. A stream without a horizon may go on
+            after it.
         q: The most ticks that one protected unit touches.
         period: Where these lie within this many consecutive ones.
 
     Returns:
-        The public numbers. They depend on the arguments alone (up to the machine's arithmetic); store them.
+        The public numbers. They depend on the arguments alone (up to the machine's arithmetic);
+        store them.
 
     Raises:
         ParameterError: There is no view, or a number is not a whole one of at least 1.
 
     >>> filter_ = fit_blend((1, 7, "running"), 365)
     >>> engine = make_blend(365, filter_)
-    >>> [round(4.22468 * worst_view(engine, width)[1], 1) for width in (1, 7, None)]  # balanced: 9.3, 12.6, 11.2
+    >>> # balanced: 9.3, 12.6, 11.2
+    >>> [round(4.22468 * worst_view(engine, width)[1], 1) for width in (1, 7, None)]
     [5.3, 9.6, 14.0]
     """
     T, q = check_known_horizon(horizon), check_count("q", q)
@@ -108,14 +119,22 @@ def fit_blend(views: Sequence[View], horizon: int, q: int = 1, period: int | Non
 
 def _fit_filter(T: int, widths: tuple[int, ...], q: int, period: int | None) -> BlendFilter:
     """Fit the filter of `fit_blend` to these widths; the running total is the last T ticks."""
-    model, weighted = _Model(T, widths, min(q, T)), T in WEIGHTED_TICKS and T in widths and 1 < q < T
+    model, weighted = (
+        _Model(T, widths, min(q, T)),
+        T in WEIGHTED_TICKS and T in widths and 1 < q < T,
+    )
     alone = np.asarray([_least(model, i, q, weighted) for i in range(len(widths))])
     best = model.fit(range(len(widths)), alone)
     if weighted and best.filter.poles:
         tapped = set(widths) == {1, T} and q == period and period in TAPPED_PERIODS
         start, taps = (np.zeros(len(best.x)), q - 1) if tapped else (best.x, 0)
         tried = (best.filter, _weighted(model, start, alone, taps))
-        return min(tried, key=lambda one: float((_true_stds(make_blend(T, one), widths, q, period) / alone).max()))
+        return min(
+            tried,
+            key=lambda one: float(
+                (_true_stds(make_blend(T, one), widths, q, period) / alone).max()
+            ),
+        )
     if len(widths) > 1 and best.filter.poles:
         true = _true_stds(make_blend(T, best.filter), widths, q)
         left_out = true / np.exp(model.log_stds(best.x[None])[0])
@@ -124,9 +143,11 @@ def _fit_filter(T: int, widths: tuple[int, ...], q: int, period: int | None) -> 
 
 
 def _weighted(model: _Model, zeros: FloatArray, targets: FloatArray, taps: int = 0) -> BlendFilter:
-    """Zeros, weights and taps with the least largest ratio of a view's worst std to its target, from these zeros on.
+    """Zeros, weights and taps with the least largest ratio of a view's worst std to its target,
+    from these zeros on.
 
-    Errors are true ones, of T × T matrices; a unit costs what its costliest interval of q ticks does.
+    Errors are true ones, of T × T matrices; a unit costs what its costliest interval of q ticks
+    does.
     """
     from scipy.optimize import minimize
     from scipy.signal import lfilter
@@ -134,7 +155,8 @@ def _weighted(model: _Model, zeros: FloatArray, targets: FloatArray, taps: int =
     T, q, d = model.horizon, model.q, len(model.poles)
     ticks = np.arange(T)
     shapes = weight_shapes(T, ticks).T
-    shapes, triangle = np.linalg.qr(shapes - shapes.mean(axis=0))  # the search takes fewer steps on orthogonal shapes
+    # the search takes fewer steps on orthogonal shapes
+    shapes, triangle = np.linalg.qr(shapes - shapes.mean(axis=0))
     shapes, triangle = math.sqrt(T) * shapes.T, triangle / math.sqrt(T)
     lags = np.maximum(np.subtract.outer(ticks, ticks), 0)
     steps = np.vstack([np.zeros(d), DIFFERENCE * np.eye(d)])
@@ -150,7 +172,8 @@ def _weighted(model: _Model, zeros: FloatArray, targets: FloatArray, taps: int =
         return np.asarray(np.bincount(lags.ravel(), np.tril(entries).ravel(), T))
 
     def costs(R: FloatArray, sharpness: float) -> tuple[float, FloatArray]:
-        """What `largest` says of all intervals of q ticks, for R: with taps G has negative entries."""
+        """What `largest` says of all intervals of q ticks, for R: with taps G has negative
+        entries."""
         if not taps:
             sums = np.cumsum(R, axis=1)
             sums[:, q:] -= sums[:, :-q].copy()  # of the last q columns
@@ -164,7 +187,9 @@ def _weighted(model: _Model, zeros: FloatArray, targets: FloatArray, taps: int =
         to_G = np.zeros((T, T))
         for i in range(q):
             for j in range(q):
-                np.einsum("ii->i", to_G[i : T - q + 1 + i, j : T - q + 1 + j])[...] += u * at[:, i, j]
+                np.einsum("ii->i", to_G[i : T - q + 1 + i, j : T - q + 1 + j])[...] += (
+                    u * at[:, i, j]
+                )
         return cost, 2 * R @ to_G
 
     def loss(v: FloatArray, sharpness: float) -> tuple[float, FloatArray]:
@@ -181,7 +206,10 @@ def _weighted(model: _Model, zeros: FloatArray, targets: FloatArray, taps: int =
         n = np.sqrt(columns) / c
         R, inverse = e[:, None] * F / n, n[:, None] * H / e
         noise = np.cumsum(inverse, axis=0)
-        views = [np.concatenate([noise[:width], noise[width:] - noise[:-width]]) for width in model.widths]
+        views = [
+            np.concatenate([noise[:width], noise[width:] - noise[:-width]])
+            for width in model.widths
+        ]
         variances = np.concatenate(
             [np.square(view).sum(axis=1) / to**2 for view, to in zip(views, targets, strict=True)]
         )
@@ -189,7 +217,9 @@ def _weighted(model: _Model, zeros: FloatArray, targets: FloatArray, taps: int =
         cost, to_R = costs(R, sharpness)
         # the gradient, backwards
         to_noise = np.zeros((T, T))
-        for view, width, own, to in zip(views, model.widths, np.split(p, len(views)), targets, strict=True):
+        for view, width, own, to in zip(
+            views, model.widths, np.split(p, len(views)), targets, strict=True
+        ):
             change = (2 * own / to**2)[:, None] * view
             to_noise += change
             to_noise[:-width] -= change[width:]
@@ -206,16 +236,30 @@ def _weighted(model: _Model, zeros: FloatArray, targets: FloatArray, taps: int =
         gradient = np.concatenate([to_zeros, shapes @ to_e, shapes @ -to_n, to_parts])
         return 0.5 * (error + cost), 0.5 * gradient
 
-    found = np.concatenate([zeros, np.zeros(2 * WEIGHT_SHAPES), [FIRST_TAP, *[NEXT_TAP] * taps][:taps]])
-    limits = [(-LARGEST_SHARE, LARGEST_SHARE)] * d + [(None, None)] * (2 * WEIGHT_SHAPES) + [(0.01, 1.0)] * taps
-    # glibc keeps freed blocks up to the size of the largest one that was freed: without this one it clears the pages of
-    # every matrix anew, which takes as long as the search
+    found = np.concatenate(
+        [zeros, np.zeros(2 * WEIGHT_SHAPES), [FIRST_TAP, *[NEXT_TAP] * taps][:taps]]
+    )
+    limits = (
+        [(-LARGEST_SHARE, LARGEST_SHARE)] * d
+        + [(None, None)] * (2 * WEIGHT_SHAPES)
+        + [(0.01, 1.0)] * taps
+    )
+    # glibc keeps freed blocks up to the size of the largest one that was freed: without this one it
+    # clears the pages of every matrix anew, which takes as long as the search
     np.empty(31 << 20, dtype=np.uint8)
     for sharpness in WEIGHTED_SHARPNESS:
         found = minimize(
-            loss, found, (sharpness,), "L-BFGS-B", True, bounds=limits, options={"maxiter": WEIGHTED_STEPS}
+            loss,
+            found,
+            (sharpness,),
+            "L-BFGS-B",
+            True,
+            bounds=limits,
+            options={"maxiter": WEIGHTED_STEPS},
         ).x
-    weights = np.linalg.solve(triangle, np.reshape(found[d : d + 2 * WEIGHT_SHAPES], (2, WEIGHT_SHAPES)).T).T.ravel()
+    weights = np.linalg.solve(
+        triangle, np.reshape(found[d : d + 2 * WEIGHT_SHAPES], (2, WEIGHT_SHAPES)).T
+    ).T.ravel()
     rounded = (
         tuple((np.rint(np.clip(part, -1, 1) * 2.0**WEIGHT_BITS) / 2.0**WEIGHT_BITS).tolist())
         for part in (weights, np.cumprod(found[d + 2 * WEIGHT_SHAPES :]))
@@ -226,8 +270,8 @@ def _weighted(model: _Model, zeros: FloatArray, targets: FloatArray, taps: int =
 def _least(model: _Model, view: int, q: int, weighted: bool) -> float:
     """The least std known for one view alone.
 
-    It is the model's; for the running total of events that of `balanced`, and for that of persons a share of that of a
-    fit with weights.
+    It is the model's; for the running total of events that of `balanced`, and for that of persons a
+    share of that of a fit with weights.
     """
     if weighted and model.widths[view] == model.horizon:
         if len(model.widths) == 1:
@@ -240,10 +284,13 @@ def _least(model: _Model, view: int, q: int, weighted: bool) -> float:
     return min(least, float(_true_stds(Balanced(model.horizon), (model.horizon,), q)[0]))
 
 
-def _true_stds(engine: Factorization, widths: Sequence[int], q: int, period: int | None = None) -> FloatArray:
+def _true_stds(
+    engine: Factorization, widths: Sequence[int], q: int, period: int | None = None
+) -> FloatArray:
     norms = [worst_view(engine, None if width == engine.horizon else width)[1] for width in widths]
     assert engine.horizon is not None
-    if q == 1 and engine.horizon > MOST_TICKS:  # between knots the bound is above that of a column, and takes a second
+    # between knots the bound is above that of a column, and takes a second
+    if q == 1 and engine.horizon > MOST_TICKS:
         return np.asarray(norms) * engine.column_norm
     return np.asarray(norms) * float(np.sqrt(participation(engine, q, period)))
 
@@ -277,15 +324,18 @@ class _Model:
         self.forward = np.exp(-np.multiply.outer(lags, rates))
         """Powers of the poles at a grid of lags; `counts` is how many lags each stands for."""
         self.lags = [(*_lags(width), *_lags(T - width)) for width in widths]
-        """Of each view the lags of a window that fills, their numbers, the lags after it, their numbers."""
+        """Of each view the lags of a window that fills, their numbers, the lags after it, their
+        numbers."""
         self.sums = geometric(np.add.outer(rates, rates), np.asarray(float(T)))
         """Σ_k (λ_a·λ_b)^k over the horizon."""
         d, pairs = _lags(q - 1)
         self.lagged = (2 * pairs * (q - 1 - d)) @ np.exp(-np.multiply.outer(d + 1, rates))
-        """Powers of the poles at the distances below q, each times twice the number of pairs of ticks it stands for."""
+        """Powers of the poles at the distances below q, each times twice the number of pairs of
+        ticks it stands for."""
 
     def zeros(self, x: FloatArray) -> FloatArray:
-        """u-values of zeros: logits `x` of where they lie between the poles, on a scale of logarithms."""
+        """u-values of zeros: logits `x` of where they lie between the poles, on a scale of
+        logarithms."""
         room = np.log(np.append(self.poles[1:], LAST_ZERO) / self.poles) - 2 * GAP
         return np.asarray(self.poles * np.exp(GAP + room / (1 + np.exp(-x))))
 
@@ -300,7 +350,10 @@ class _Model:
         if self.q > 1:
             B += ((weights * (weights @ self.sums + head[:, None])) * self.lagged).sum(axis=1)
         roots = np.concatenate([np.zeros((len(x), 1)), zeros], axis=1)
-        rates, summed = np.log1p(roots)[:, None, :], _residues(roots, np.broadcast_to(self.poles, zeros.shape))
+        rates, summed = (
+            np.log1p(roots)[:, None, :],
+            _residues(roots, np.broadcast_to(self.poles, zeros.shape)),
+        )
         norms = []
         for view in range(len(self.widths)) if views is None else views:
             width, (filling, numbers, after, later) = self.widths[view], self.lags[view]
@@ -314,8 +367,14 @@ class _Model:
             norms.append(norm)
         return np.asarray(0.5 * np.log(B[:, None] * np.stack(norms, axis=1)))
 
-    def fit(self, views: Sequence[int], targets: FloatArray | None = None, starts: Sequence[FloatArray] = ()) -> _Fit:
-        """The zeros with the smallest SHARPNESS-norm of std/target over these views; no poles where that is best."""
+    def fit(
+        self,
+        views: Sequence[int],
+        targets: FloatArray | None = None,
+        starts: Sequence[FloatArray] = (),
+    ) -> _Fit:
+        """The zeros with the smallest SHARPNESS-norm of std/target over these views; no poles where
+        that is best."""
         from scipy.optimize import minimize  # imported here: it takes longer than the fit
 
         log_targets = np.zeros(len(views)) if targets is None else np.log(targets)
@@ -334,18 +393,28 @@ class _Model:
 
         limits = [(-LARGEST_SHARE, LARGEST_SHARE)] * size
         found = [
-            minimize(loss, start, jac=True, method="L-BFGS-B", bounds=limits, options={"maxiter": STEPS})
+            minimize(
+                loss, start, jac=True, method="L-BFGS-B", bounds=limits, options={"maxiter": STEPS}
+            )
             for start in (starts or [np.full(size, logit) for logit in STARTS])
         ]
         best = min(found, key=lambda result: float(result.fun))
-        fresh = float(losses(0.5 * np.log(self.q * np.asarray([[self.widths[view] for view in views]], np.float64)))[0])
+        fresh = float(
+            losses(
+                0.5
+                * np.log(self.q * np.asarray([[self.widths[view] for view in views]], np.float64))
+            )[0]
+        )
         if fresh <= best.fun:
             return _Fit(np.asarray(best.x), fresh, BlendFilter((), ()))
         return _Fit(np.asarray(best.x), float(best.fun), BlendFilter(*self.lacks(best.x)))
 
     def lacks(self, x: FloatArray) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """What poles and zeros lack to 1, rounded."""
-        poles, zeros = (tuple(round_root(u / (1 + u)) for u in part) for part in (self.poles, self.zeros(x[None])[0]))
+        poles, zeros = (
+            tuple(round_root(u / (1 + u)) for u in part)
+            for part in (self.poles, self.zeros(x[None])[0])
+        )
         return poles, zeros
 
     def responses(self, x: FloatArray) -> tuple[FloatArray, FloatArray]:

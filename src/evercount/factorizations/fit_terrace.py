@@ -1,8 +1,9 @@
 """Blocks and shares of a terrace for the views that a stream publishes.
 
-The largest std of a view, each in units of the least that the view can have alone, is made small. Lengths of blocks are
-tried from a short list, and the shares of each are found by a search that needs no derivative. All numbers are public
-and are stored with the stream: privacy does not depend on them.
+The largest std of a view, each in units of the least that the view can have alone, is made small.
+Lengths of blocks are tried from a short list, and the shares of each are found by a search that
+needs no derivative. All numbers are public and are stored with the stream: privacy does not depend
+on them.
 """
 
 from __future__ import annotations
@@ -46,8 +47,11 @@ def longest_block(horizon: int | None, cells: int) -> int:
 
 
 @lru_cache(maxsize=64)
-def fit_terrace(horizon: int | None, widths: tuple[int | None, ...], rate: float, cells: int = 1) -> Terrace:
-    """The terrace with the smallest largest ratio of a view's std to the least that the view can have alone.
+def fit_terrace(
+    horizon: int | None, widths: tuple[int | None, ...], rate: float, cells: int = 1
+) -> Terrace:
+    """The terrace with the smallest largest ratio of a view's std to the least that the view can
+    have alone.
 
     Args:
         horizon: The number of ticks, or None.
@@ -66,15 +70,21 @@ def fit_terrace(horizon: int | None, widths: tuple[int | None, ...], rate: float
     longest = longest_block(horizon, cells)
     sets = list(_sets_of_blocks(ticks, longest, widths))
     if not sets:
-        raise ParameterError("a terrace needs at least four ticks, and few enough cells for one block")
+        raise ParameterError(
+            "a terrace needs at least four ticks, and few enough cells for one block"
+        )
     fitted = []
     for levels in sorted({len(blocks) for blocks in sets}):
         check_wanted()
-        search = _Search([blocks for blocks in sets if len(blocks) == levels], ticks, widths, least, rate)
+        search = _Search(
+            [blocks for blocks in sets if len(blocks) == levels], ticks, widths, least, rate
+        )
         scores, screened = search.best_shares(rounds=2)
         chosen = np.argsort(scores, kind="stable")[:REFINED]
         refined = search.only(chosen)
-        for blocks, found in zip(refined.blocks, refined.best_shares(rounds=7, start=screened[chosen])[1], strict=True):
+        for blocks, found in zip(
+            refined.blocks, refined.best_shares(rounds=7, start=screened[chosen])[1], strict=True
+        ):
             terrace = Terrace(horizon, least_squares(blocks, whole_shares(found), rate), rate)
             stds = [terrace.worst_std(width, ticks) for width in widths]
             fitted.append((max(std / one for std, one in zip(stds, least, strict=True)), terrace))
@@ -100,12 +110,16 @@ def least_std(horizon: int | None, width: int | None, rate: float, cells: int) -
 def _alone(horizon: int | None, width: int | None, rate: float, cells: int) -> float:
     """The worst std of a terrace that serves one view."""
     try:
-        return fit_terrace(horizon, (width,), rate, cells).worst_std(width, horizon or ENDLESS_TICKS)
+        return fit_terrace(horizon, (width,), rate, cells).worst_std(
+            width, horizon or ENDLESS_TICKS
+        )
     except ParameterError:
         return math.inf
 
 
-def _sets_of_blocks(ticks: int, longest: int, widths: Sequence[int | None]) -> Iterator[tuple[int, ...]]:
+def _sets_of_blocks(
+    ticks: int, longest: int, widths: Sequence[int | None]
+) -> Iterator[tuple[int, ...]]:
     """Lengths of blocks to try: one level, two, and geometric ones of three."""
     largest = min(longest, ticks)
     ends = {round(ticks / part) for part in (2, 3, 4, 5, 6, 8)}
@@ -129,7 +143,8 @@ def _sets_of_blocks(ticks: int, longest: int, widths: Sequence[int | None]) -> I
 
 
 class _Search:
-    """The shares of many sets of blocks, all of one number of levels: each is searched as if it were alone."""
+    """The shares of many sets of blocks, all of one number of levels: each is searched as if it
+    were alone."""
 
     def __init__(
         self,
@@ -165,7 +180,9 @@ class _Search:
         ]
         return np.asarray(np.max(ratios, axis=0))
 
-    def best_shares(self, rounds: int, start: FloatArray | None = None) -> tuple[FloatArray, FloatArray]:
+    def best_shares(
+        self, rounds: int, start: FloatArray | None = None
+    ) -> tuple[FloatArray, FloatArray]:
         """(scores, shares) of a search that halves its steps each round."""
         count = self._lengths.shape[1]
         every = np.arange(len(self.blocks))
@@ -197,7 +214,8 @@ class _Search:
 
 
 def _worst_spans(width: int | None, ticks: int, blocks: IntArray) -> tuple[IntArray, IntArray]:
-    """Some spans of a view, the worst one nearly among them, for each longest block: (blocks, spans)."""
+    """Some spans of a view, the worst one nearly among them, for each longest block: (blocks,
+    spans)."""
     if width is None or width >= ticks:
         first = np.maximum(1, ticks - 2 * blocks)
         later = np.linspace(first, ticks, 2 * SOME_TICKS, axis=1).astype(np.int64)

@@ -1,4 +1,5 @@
-"""Noise that does not last: `fresh` on every tick, `periods-N` for N ticks, `direct` on every running sum itself."""
+"""Noise that does not last: `fresh` on every tick, `periods-N` for N ticks, `direct` on every
+running sum itself."""
 
 from __future__ import annotations
 
@@ -20,11 +21,12 @@ from evercount.factorizations.row_weighted import Balanced
 
 
 class Direct(Factorization):
-    """R = M, L = I: independent noise on every released value. It needs a horizon: its price grows with √T.
+    """R = M, L = I: independent noise on every released value. It needs a horizon: its price grows
+    with √T.
 
-    For changes of single increments that is the worst of all factorizations. But where one event moves the *value* by
-    at most v at every tick, however often, ‖R(X−X′)‖² ≤ T·v² (`Query.squared_value_sensitivity`), which may be far
-    below c²·S.
+    For changes of single increments that is the worst of all factorizations. But where one event
+    moves the *value* by at most v at every tick, however often, ‖R(X−X′)‖² ≤ T·v²
+    (`Query.squared_value_sensitivity`), which may be far below c²·S.
 
     Args:
         horizon: The number of ticks.
@@ -38,7 +40,8 @@ class Direct(Factorization):
 
     name = "direct"
     releases_values = True
-    falling_gram = True  # G(i, j) is T less the larger of i and j, counted from 0; it falls along rows
+    # G(i, j) is T less the larger of i and j, counted from 0; it falls along rows
+    falling_gram = True
 
     def __init__(self, horizon: int | None) -> None:
         self.horizon = check_known_horizon(horizon)
@@ -65,10 +68,11 @@ class Direct(Factorization):
 
 
 class Fresh(Factorization):
-    """R = I, L = M: independent noise on every tick's own number. Best for what is published tick by tick.
+    """R = I, L = M: independent noise on every tick's own number. Best for what is published tick
+    by tick.
 
-    An event touches one tick, so nothing adds up over the years and no horizon is needed. The error of the running
-    total grows with the square root of time.
+    An event touches one tick, so nothing adds up over the years and no horizon is needed. The error
+    of the running total grows with the square root of time.
 
     Args:
         horizon: The number of ticks, or None.
@@ -117,13 +121,15 @@ LARGEST_WIDTH = 2**24
 
 
 class Periods(Factorization):
-    """R is block diagonal, a copy of `Balanced(width)` for every `width` ticks. For 7 ticks its name is "periods-7".
+    """R is block diagonal, a copy of `Balanced(width)` for every `width` ticks. For 7 ticks its
+    name is "periods-7".
 
-    A sum over the last `width` ticks has the noise of the end of one period and of the beginning of the next, however
-    long the stream is. The noise of the running total grows with the number of periods.
+    A sum over the last `width` ticks has the noise of the end of one period and of the beginning of
+    the next, however long the stream is. The noise of the running total grows with the number of
+    periods.
 
-    Guarantee. See `Factorization`: the blocks do not overlap, so columns of R, RᵀR ≥ 0 and its falling rows are those
-    of one block.
+    Guarantee. See `Factorization`: the blocks do not overlap, so columns of R, RᵀR ≥ 0 and its
+    falling rows are those of one block.
 
     Args:
         width: The number of ticks of a period.
@@ -164,10 +170,15 @@ class Periods(Factorization):
         earlier, later = self._check_pair(earlier, later)
         if earlier == 0:
             return float(self.row_norms([later])[0])
-        (one, two), (first, last) = (part.tolist() for part in self._place(np.asarray([earlier, later])))
+        (one, two), (first, last) = (
+            part.tolist() for part in self._place(np.asarray([earlier, later]))
+        )
         if one == two:
             return self.period.difference_norm(first, last)
-        rest, head = self.period.difference_norm(first, self.width), float(self.period.row_norms([last])[0])
+        rest, head = (
+            self.period.difference_norm(first, self.width),
+            float(self.period.row_norms([last])[0]),
+        )
         return math.sqrt(rest**2 + (two - one - 1) * self._end**2 + head**2)
 
     def pair_norms(self, earlier: IntArray, later: IntArray) -> FloatArray:
@@ -189,8 +200,11 @@ class Periods(Factorization):
 
     def roundings(self, earlier: IntArray, later: IntArray) -> IntArray:
         """Also the end of every period between."""
-        first, last = (np.where(ticks > 0, (ticks - 1) // self.width, -1) for ticks in (earlier, later))
-        inside = (earlier > 0) & (earlier % self.width != 0)  # the end of a period cancels with itself
+        first, last = (
+            np.where(ticks > 0, (ticks - 1) // self.width, -1) for ticks in (earlier, later)
+        )
+        # the end of a period cancels with itself
+        inside = (earlier > 0) & (earlier % self.width != 0)
         return np.asarray(np.where(inside, last - first + 2, last - first))
 
     def dense(self, ticks: int | None = None) -> tuple[FloatArray, FloatArray]:
@@ -199,7 +213,9 @@ class Periods(Factorization):
         left, right = self.period.dense()
         whole = np.kron(np.tri(count, k=-1), np.ones((self.width, 1)) * left[-1])  # periods before
         inside, blocks = np.kron(np.eye(count), left) + whole, np.kron(np.eye(count), right)
-        return np.asarray(inside[:size, :size], np.float64), np.asarray(blocks[:size, :size], np.float64)
+        return np.asarray(inside[:size, :size], np.float64), np.asarray(
+            blocks[:size, :size], np.float64
+        )
 
     def initial(self, cells: int = 1) -> State:
         """The state of the period, and the noise of whole periods before it."""

@@ -1,7 +1,8 @@
 """Long computations ask now and then whether anybody still waits for them.
 
-Whoever starts one may give it a check, which raises once nobody waits; without a check it goes on to its end. It asks
-between steps, of two seconds at most, where nothing is half done: what is kept for later calls is whole.
+Whoever starts one may give it a check, which raises once nobody waits; without a check it goes on
+to its end. It asks between steps, of two seconds at most, where nothing is half done: what is kept
+for later calls is whole.
 """
 
 from __future__ import annotations

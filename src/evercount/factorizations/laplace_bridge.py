@@ -1,19 +1,21 @@
 """The bridge: tree noise for pure privacy that reaches each tick from both sides of its block.
 
-A tree over the ticks 1 … N, N ≥ T, with branching k_1 … k_H from the top. Every node has a share of ε, and the shares
-on each path from the top to a leaf add up to all of it. Between two boundaries of a block with known noise e_a (start)
-and e_b (end), and children with noise ζ_1 … ζ_k, the noise at inner boundary i is
+A tree over the ticks 1 … N, N ≥ T, with branching k_1 … k_H from the top. Every node has a share of
+ε, and the shares on each path from the top to a leaf add up to all of it. Between two boundaries of
+a block with known noise e_a (start) and e_b (end), and children with noise ζ_1 … ζ_k, the noise at
+inner boundary i is
 
     E_i = α_i·(e_a + ζ_1 + … + ζ_i) + (1 − α_i)·(e_b − ζ_{i+1} − … − ζ_k)
 
-Both brackets are unbiased, so every α_i is allowed; it is the one of least variance, rounded to a multiple of 1/64
-(of 1/16 in trees of 6 and more levels). All numbers are therefore whole multiples of 2^(−6·(H−1)) (2^(−4·(H−1))), and
-are computed as integers. At the top there is no e_b: α = 1.
+Both brackets are unbiased, so every α_i is allowed; it is the one of least variance, rounded to a
+multiple of 1/64 (of 1/16 in trees of 6 and more levels). All numbers are therefore whole multiples
+of 2^(−6·(H−1)) (2^(−4·(H−1))), and are computed as integers. At the top there is no e_b: α = 1.
 
-Shares vary with the position of a node: few numbers for each range of horizons, printed by `benchmarks/fit_bridge.py`,
-are in `bridge_table.json`. The table is frozen: `bridge` means these numbers, and streams in the world depend on them.
-A better table gets a new name. Shares and coefficients use additions, multiplications and divisions of doubles only, in
-a fixed order: they are the same on every computer.
+Shares vary with the position of a node: few numbers for each range of horizons, printed by
+`benchmarks/fit_bridge.py`, are in `bridge_table.json`. The table is frozen: `bridge` means these
+numbers, and streams in the world depend on them. A better table gets a new name. Shares and
+coefficients use additions, multiplications and divisions of doubles only, in a fixed order: they
+are the same on every computer.
 """
 
 from __future__ import annotations
@@ -32,16 +34,26 @@ import numpy.typing as npt
 
 from evercount._validate import FloatArray, IntArray
 from evercount.errors import ParameterError
-from evercount.factorizations.laplace_trees import PureFactorization, Rows, Square, check_pure_horizon, node_variance
+from evercount.factorizations.laplace_trees import (
+    PureFactorization,
+    Rows,
+    Square,
+    check_pure_horizon,
+    node_variance,
+)
 
 UNITS = 1 << 24  # shares are whole multiples of ε/UNITS
 FINE, COARSE, DEEP = 6, 4, 6
-"""α is a multiple of 2^−FINE, and of 2^−COARSE in trees of at least DEEP levels: so 64 bits hold the noise."""
+"""α is a multiple of 2^−FINE, and of 2^−COARSE in trees of at least DEEP levels: so 64 bits hold
+the noise."""
 PLACES = 64  # a node's share depends on the position of its block in 64 steps
-LEAST, MOST = 1 / 64, 63 / 64  # a node takes at least and at most this part of what its ancestors left
+# a node takes at least and at most this part of what its ancestors left
+LEAST, MOST = 1 / 64, 63 / 64
 ALL_TICKS = 1 << 21  # the worst tick is looked for among all ticks of horizons up to this
-NARROW = 0.75  # noise whose std at the first tick is below this many grid units has whole coefficients
-_KEPT_BLOCKS = 2048  # blocks of a level that the search for the worst tick of longer horizons goes on with
+# noise whose std at the first tick is below this many grid units has whole coefficients
+NARROW = 0.75
+# blocks of a level that the search for the worst tick of longer horizons goes on with
+_KEPT_BLOCKS = 2048
 _TICKS_AT_ONCE = 1 << 15  # ticks whose errors are computed at a time
 _PAIRS_AT_ONCE = 1 << 13  # pairs of ticks whose nodes are looked at together
 
@@ -51,10 +63,12 @@ PLAIN = 7  # up to this horizon one level is best: every tick has all of ε
 
 @dataclass(frozen=True)
 class Design:
-    """A tree: its branching from the top, and for each level but the last the coefficients of its shares."""
+    """A tree: its branching from the top, and for each level but the last the coefficients of its
+    shares."""
 
-    # A child at x in (−1, 1) of a block at y in (−1, 1) takes a part of what is left that grows with the polynomial c_0
-    # + c_1·x + c_2·x² + c_3·x³ + c_4·y + c_5·y² + c_6·y³ (the first four at the top, where there is one block).
+    # A child at x in (−1, 1) of a block at y in (−1, 1) takes a part of what is left that grows
+    # with the polynomial c_0 + c_1·x + c_2·x² + c_3·x³ + c_4·y + c_5·y² + c_6·y³ (the first four at
+    # the top, where there is one block).
 
     branching: tuple[int, ...]
     coefficients: tuple[tuple[float, ...], ...]
@@ -71,7 +85,8 @@ def design_for(horizon: int) -> Design:
 
 
 def branching(horizon: int, levels: int, top: int) -> tuple[int, ...]:
-    """`top` blocks, and below them levels whose branching is as equal as it can be, with at least `horizon` leaves."""
+    """`top` blocks, and below them levels whose branching is as equal as it can be, with at least
+    `horizon` leaves."""
     shape, rest = [top], -(-horizon // top)
     for below in range(levels - 1, 0, -1):
         k = 1
@@ -92,13 +107,17 @@ TABLE: tuple[tuple[int, int, Coefficients], ...] = tuple(
 )
 """(longest horizon, branching at the top, coefficients of each level but the last)."""
 
-ENDLESS: tuple[Coefficients, ...] = tuple(tuple(map(tuple, levels)) for levels in _NUMBERS["endless"])
-"""Coefficients of the epochs of the endless bridge, as in `Design`; printed by `fit_bridge.py endless`. Frozen too."""
+ENDLESS: tuple[Coefficients, ...] = tuple(
+    tuple(map(tuple, levels)) for levels in _NUMBERS["endless"]
+)
+"""Coefficients of the epochs of the endless bridge, as in `Design`; printed by
+`fit_bridge.py endless`. Frozen too."""
 
 
 @dataclass(frozen=True, eq=False)
 class Blocks:
-    """Blocks of one level: number, share of ε that is left (in UNITS), and the moments of the noise at both ends."""
+    """Blocks of one level: number, share of ε that is left (in UNITS), and the moments of the noise
+    at both ends."""
 
     index: IntArray
     left: IntArray
@@ -121,7 +140,8 @@ class Level(NamedTuple):
 
 
 class Split(NamedTuple):
-    """Children of n blocks: shares (n, k); α, variances (n, k+1) and covariances (n, k) of neighbouring boundaries."""
+    """Children of n blocks: shares (n, k); α, variances (n, k+1) and covariances (n, k) of
+    neighbouring boundaries."""
 
     shares: IntArray
     alpha: IntArray
@@ -132,7 +152,8 @@ class Split(NamedTuple):
 def boundary_moments(
     s: FloatArray, alpha: FloatArray, start: FloatArray, end: FloatArray, both: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Variances at the k + 1 boundaries and covariances of neighbours, for children of variances s (n, k)."""
+    """Variances at the k + 1 boundaries and covariances of neighbours, for children of variances s
+    (n, k)."""
     sums = np.concatenate([np.zeros((len(s), 1)), np.cumsum(s, axis=1)], axis=1)
     left, right = start[:, None] + sums, end[:, None] + (sums[:, -1:] - sums)
     c, beta = both[:, None], 1 - alpha
@@ -143,8 +164,11 @@ def boundary_moments(
     return variance, cov
 
 
-def largest_scales(scale: FloatArray, alpha: FloatArray, start: FloatArray, end: FloatArray) -> FloatArray:
-    """A bound on |coefficient|·scale of every number in the noise of each boundary, shape (n, k + 1)."""
+def largest_scales(
+    scale: FloatArray, alpha: FloatArray, start: FloatArray, end: FloatArray
+) -> FloatArray:
+    """A bound on |coefficient|·scale of every number in the noise of each boundary, shape (n, k +
+    1)."""
     zero = np.zeros((len(scale), 1))
     passed = np.maximum.accumulate(np.concatenate([zero, scale], axis=1), axis=1)
     ahead = np.maximum.accumulate(np.concatenate([zero, scale[:, ::-1]], axis=1), axis=1)[:, ::-1]
@@ -153,7 +177,8 @@ def largest_scales(scale: FloatArray, alpha: FloatArray, start: FloatArray, end:
 
 
 def _distinct(numbers: IntArray) -> tuple[IntArray, IntArray]:
-    """(each number once, rising; the first place of each); ticks mostly rise, and need no sorting then."""
+    """(each number once, rising; the first place of each); ticks mostly rise, and need no sorting
+    then."""
     if len(numbers) and (numbers[1:] < numbers[:-1]).any():
         return np.unique(numbers, return_index=True)
     first = np.flatnonzero(np.append(True, numbers[1:] != numbers[:-1])[: len(numbers)])
@@ -163,10 +188,11 @@ def _distinct(numbers: IntArray) -> tuple[IntArray, IntArray]:
 class Bridge(PureFactorization):
     """The bridge for one horizon; the least error of the pure mechanisms.
 
-    **Guarantee.** For every path from the top to a leaf the shares add up to UNITS exactly, and L·R = M in exact
-    arithmetic, so that M·x + L·z with discrete Laplace z of rate ε·share/(UNITS·Δ₁) per node is ε-DP with δ = 0, for
-    adaptive inputs. `integers=True` has every α 0 or 1: noise in whole numbers, for noise narrower than the grid, where
-    fractions would only be rounded away. Proof: `laplace_bridge.proof.md`. Tests:
+    **Guarantee.** For every path from the top to a leaf the shares add up to UNITS exactly, and
+    L·R = M in exact arithmetic, so that M·x + L·z with discrete Laplace z of rate
+    ε·share/(UNITS·Δ₁) per node is ε-DP with δ = 0, for adaptive inputs. `integers=True` has every α
+    0 or 1: noise in whole numbers, for noise narrower than the grid, where fractions would only be
+    rounded away. Proof: `laplace_bridge.proof.md`. Tests:
     tests/factorizations/test_laplace_bridge.py::test_left_times_right_is_the_count_in_integers,
     tests/factorizations/test_laplace_bridge.py::test_shares_of_every_leaf_add_up_exactly,
     tests/mechanisms/test_bridge_stream.py::test_attack_on_the_joint_release.
@@ -187,16 +213,21 @@ class Bridge(PureFactorization):
         self.branching = self._design.branching
         self.levels = len(self.branching)
         if math.prod(self.branching) < T:
-            raise ParameterError(f"a tree of branching {self.branching} has fewer leaves than the horizon {T}")
-        self._size = [math.prod(self.branching[level + 1 :]) for level in range(self.levels)]  # ticks of a node
+            raise ParameterError(
+                f"a tree of branching {self.branching} has fewer leaves than the horizon {T}"
+            )
+        # ticks of a node
+        self._size = [math.prod(self.branching[level + 1 :]) for level in range(self.levels)]
         self._blocks = [math.prod(self.branching[:level]) for level in range(self.levels)]
-        self._offset = [sum(self._blocks[1 : level + 1]) for level in range(self.levels)]  # first node of a level
+        # first node of a level
+        self._offset = [sum(self._blocks[1 : level + 1]) for level in range(self.levels)]
         self._step = 0 if integers else FINE if self.levels < DEEP else COARSE
         self._one = 1 << self._step
         self.bits = self._step * (self.levels - 1)
 
     def for_rate(self, rate: float) -> Bridge:
-        """This bridge, or its form in whole numbers where the noise of the first tick is narrow; `rate`: all of ε."""
+        """This bridge, or its form in whole numbers where the noise of the first tick is narrow;
+        `rate`: all of ε."""
         narrow = math.sqrt(2) / rate * float(self.row_norms([1])[0]) < NARROW
         return Bridge(self.horizon, self._design, integers=True) if narrow else self
 
@@ -214,7 +245,8 @@ class Bridge(PureFactorization):
         return np.asarray(LEAST + (MOST - LEAST) * (0.5 + 0.5 * (z / (1 + np.abs(z)))))
 
     def _split(self, level: int, blocks: Blocks, moments: bool = True) -> Split:
-        """The children of these blocks; without the moments of the noise at their boundaries where nobody asks."""
+        """The children of these blocks; without the moments of the noise at their boundaries where
+        nobody asks."""
         left = blocks.left[:, None]
         shares = np.floor(self._parts(level, blocks.index) * left).astype(np.int64)
         w = shares / UNITS
@@ -226,11 +258,17 @@ class Bridge(PureFactorization):
             c = blocks.both[:, None]
             ahead = blocks.start[:, None] + sums - c
             behind = blocks.end[:, None] + (sums[:, -1:] - sums) - c
-            alpha = np.clip(np.rint(self._one * (behind / (ahead + behind))), 0, self._one).astype(np.int64)
+            alpha = np.clip(np.rint(self._one * (behind / (ahead + behind))), 0, self._one).astype(
+                np.int64
+            )
             alpha[:, 0], alpha[:, -1] = self._one, 0
         if not moments:
             return Split(shares, alpha, np.empty((0, 0)), np.empty((0, 0)))
-        return Split(shares, alpha, *boundary_moments(s, alpha / self._one, blocks.start, blocks.end, blocks.both))
+        return Split(
+            shares,
+            alpha,
+            *boundary_moments(s, alpha / self._one, blocks.start, blocks.end, blocks.both),
+        )
 
     @staticmethod
     def _top() -> Blocks:
@@ -238,7 +276,9 @@ class Bridge(PureFactorization):
         return Blocks(np.zeros(1, np.int64), np.full(1, UNITS), zero, zero, zero)
 
     @staticmethod
-    def _inside(blocks: Blocks, split: Split, row: IntArray, child: IntArray, index: IntArray) -> Blocks:
+    def _inside(
+        blocks: Blocks, split: Split, row: IntArray, child: IntArray, index: IntArray
+    ) -> Blocks:
         """Children of these blocks, as blocks of the next level."""
         left = blocks.left[row] - split.shares[row, child]
         start, end = split.variance[row, child], split.variance[row, child + 1]
@@ -247,7 +287,8 @@ class Bridge(PureFactorization):
     def _descend(
         self, ticks: IntArray, moments: bool = True
     ) -> Iterator[tuple[int, Blocks, Split, IntArray, IntArray]]:
-        """Per level: the distinct blocks that hold these ticks, their children, and each tick's (block, child).
+        """Per level: the distinct blocks that hold these ticks, their children, and each tick's
+        (block, child).
 
         The last level has moments only where they are asked for.
         """
@@ -259,7 +300,9 @@ class Bridge(PureFactorization):
             yield level, blocks, split, row, node % k
             if level + 1 < self.levels:
                 index, _ = _distinct(node)
-                blocks = self._inside(blocks, split, np.searchsorted(blocks.index, index // k), index % k, index)
+                blocks = self._inside(
+                    blocks, split, np.searchsorted(blocks.index, index // k), index % k, index
+                )
 
     @cached_property
     def fingerprint(self) -> str:
@@ -268,13 +311,19 @@ class Bridge(PureFactorization):
         ticks = np.unique(np.linspace(1, self.horizon, 64).astype(np.int64))
         parts = [self.branching.__repr__().encode()]
         for _, blocks, split, _, _ in self._descend(ticks):
-            parts += [array.astype("<i8").tobytes() for array in (blocks.index, split.shares, split.alpha)]
+            parts += [
+                array.astype("<i8").tobytes() for array in (blocks.index, split.shares, split.alpha)
+            ]
         return hashlib.sha256(b"".join(parts)).hexdigest()[:16]
 
     def public_parameters(self) -> tuple[FloatArray, ...]:
         """The tree, the precision of α and the numbers that fix the shares."""
         coefficients = (np.asarray(level, np.float64) for level in self._design.coefficients)
-        return (np.asarray(self.branching, np.float64), np.asarray([self._step], np.float64), *coefficients)
+        return (
+            np.asarray(self.branching, np.float64),
+            np.asarray([self._step], np.float64),
+            *coefficients,
+        )
 
     @cached_property
     def least_share(self) -> int:
@@ -302,7 +351,8 @@ class Bridge(PureFactorization):
         return np.sqrt(out / 2).reshape(at.shape)
 
     def worst_row(self) -> tuple[int, float]:
-        """(tick, norm) of the worst tick; above 2^21 ticks, of the blocks whose ends have the largest variances."""
+        """(tick, norm) of the worst tick; above 2^21 ticks, of the blocks whose ends have the
+        largest variances."""
         return self._worst_row
 
     @cached_property
@@ -310,7 +360,8 @@ class Bridge(PureFactorization):
         return self._worst_of(self.stated_suspects(self.horizon))
 
     def stated_suspects(self, ticks: int) -> IntArray:
-        """All ticks; above 2^21 of them, those of the blocks whose ends have the largest variances."""
+        """All ticks; above 2^21 of them, those of the blocks whose ends have the largest
+        variances."""
         return np.arange(1, self.horizon + 1) if self.horizon <= ALL_TICKS else self._likely_ticks
 
     @cached_property
@@ -324,16 +375,21 @@ class Bridge(PureFactorization):
                 index = (blocks.index[:, None] * k + np.arange(k)).ravel()
                 keep = np.flatnonzero(index * self._size[level] < self.horizon)
                 inner = self._inside(blocks, split, keep // k, keep % k, index[keep])
-                order = np.sort(np.argsort(-np.maximum(inner.start, inner.end), kind="stable")[:_KEPT_BLOCKS])
+                order = np.sort(
+                    np.argsort(-np.maximum(inner.start, inner.end), kind="stable")[:_KEPT_BLOCKS]
+                )
                 blocks = Blocks(*(part[order] for part in vars(inner).values()))
         return np.unique(np.concatenate(likely))
 
-    def laplace_errors(self, ticks: npt.ArrayLike, rate: float) -> tuple[FloatArray, FloatArray, FloatArray]:
+    def laplace_errors(
+        self, ticks: npt.ArrayLike, rate: float
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
         at = self._check_ticks(ticks).ravel()
         out = np.empty((3, at.size))
         for start in range(0, at.size, _TICKS_AT_ONCE):
             part = at[start : start + _TICKS_AT_ONCE]
-            ends = np.zeros((5, 1))  # exact variances and covariance, largest scales, of the blocks' ends
+            # exact variances and covariance, largest scales, of the blocks' ends
+            ends = np.zeros((5, 1))
             for level, _, split, row, child in self._descend(part):
                 own = split.shares / UNITS * rate
                 alpha = split.alpha / self._one
@@ -342,14 +398,21 @@ class Bridge(PureFactorization):
                 if level + 1 < self.levels:
                     _, first = _distinct((part - 1) // self._size[level])
                     r, c = row[first], child[first]
-                    ends = np.stack([exact[r, c], exact[r, c + 1], cov[r, c], scale[r, c], scale[r, c + 1]])
+                    ends = np.stack(
+                        [exact[r, c], exact[r, c + 1], cov[r, c], scale[r, c], scale[r, c + 1]]
+                    )
                 else:
                     plain = split.variance[row, child + 1] / (rate * rate)
-                    out[:, start : start + _TICKS_AT_ONCE] = exact[row, child + 1], plain, scale[row, child + 1]
+                    out[:, start : start + _TICKS_AT_ONCE] = (
+                        exact[row, child + 1],
+                        plain,
+                        scale[row, child + 1],
+                    )
         return out[0], out[1], out[2]
 
     def coefficients(self, ticks: npt.ArrayLike) -> tuple[IntArray, IntArray, IntArray]:
-        """(nodes, coefficients·2^bits, shares), each (ticks, k_1 + … + k_H): `rows` with the nodes of each tick."""
+        """(nodes, coefficients·2^bits, shares), each (ticks, k_1 + … + k_H): `rows` with the nodes
+        of each tick."""
         nodes, shares, place, weights = self.rows(np.asarray(ticks))
         return nodes[place], weights, shares[place]
 
@@ -366,20 +429,29 @@ class Bridge(PureFactorization):
             nodes.append((self._offset[level] + blocks.index[:, None] * k + np.arange(k)).ravel())
             shares.append(split.shares.ravel())
             place[:, here] = count + row[:, None] * k + np.arange(k)
-            ends = []  # rows of L at a boundary: α·(start + children passed) + (1 − α)·(end − the others), times `_one`
+            # rows of L at a boundary: α·(start + children passed) + (1 − α)·(end − the others),
+            # times `_one`
+            ends = []
             for i in (child, child + 1):
                 a, passed = split.alpha[row, i][:, None], np.arange(k) < i[:, None]
                 line = a * start + (self._one - a) * end
-                line[:, here] = np.where(passed, a, a - self._one) << self._step * (level - 1) if level else passed
+                line[:, here] = (
+                    np.where(passed, a, a - self._one) << self._step * (level - 1)
+                    if level
+                    else passed
+                )
                 ends.append(line)
             start, end = ends
             done, count = done + k, count + len(nodes[-1])
         return Rows(np.concatenate(nodes), np.concatenate(shares), place, end)
 
     def levels_of(self, ticks: IntArray) -> list[Level]:
-        """From the top, what the noise at rising ticks is made of; `TreeNoise` follows the formula of this module."""
+        """From the top, what the noise at rising ticks is made of; `TreeNoise` follows the formula
+        of this module."""
         levels = []
-        for level, blocks, split, row, child in self._descend(self._check_ticks(ticks), moments=False):
+        for level, blocks, split, row, child in self._descend(
+            self._check_ticks(ticks), moments=False
+        ):
             k = self.branching[level]
             nodes = self._offset[level] + blocks.index[:, None] * k + np.arange(k)
             if level + 1 < self.levels:
@@ -389,11 +461,12 @@ class Bridge(PureFactorization):
         return levels
 
     def noise(self, levels: list[Level], numbers: IntArray) -> IntArray:
-        """The noise at the ticks of `levels`, in units of 2^−bits, from the numbers of their nodes, (nodes, cells).
+        """The noise at the ticks of `levels`, in units of 2^−bits, from the numbers of their nodes,
+        (nodes, cells).
 
-        **Guarantee.** It is `rows` times the numbers: with e_b − (all ζ of the block) = r, both brackets together are
-        2^step·(ζ_1 + … + ζ_i + r) + α_i·(e_a − r). No number in it is above 2·2^bits·Σk_h times the largest of the
-        numbers: `fits` says whether 64 bits hold that. Test:
+        **Guarantee.** It is `rows` times the numbers: with e_b − (all ζ of the block) = r, both
+        brackets together are 2^step·(ζ_1 + … + ζ_i + r) + α_i·(e_a − r). No number in it is above
+        2·2^bits·Σk_h times the largest of the numbers: `fits` says whether 64 bits hold that. Test:
         tests/mechanisms/test_bridge_stream.py::test_noise_is_the_rows_times_the_numbers.
         """
         cells = numbers.shape[1]
@@ -402,7 +475,11 @@ class Bridge(PureFactorization):
         for level, (nodes, _, alpha, row, child) in enumerate(levels):
             blocks, k = nodes.shape
             noise = np.zeros((blocks, k + 1, cells), np.int64)
-            np.cumsum(numbers[done : done + nodes.size].reshape(blocks, k, cells), axis=1, out=noise[:, 1:])
+            np.cumsum(
+                numbers[done : done + nodes.size].reshape(blocks, k, cells),
+                axis=1,
+                out=noise[:, 1:],
+            )
             done += nodes.size
             if level:
                 noise <<= self._step * (level - 1)
@@ -415,16 +492,21 @@ class Bridge(PureFactorization):
         return np.asarray(noise[row, child + 1])
 
     def fits(self, largest: int) -> bool:
-        """Whether 64 bits hold the noise of numbers up to this size, and all that `noise` computes on the way."""
+        """Whether 64 bits hold the noise of numbers up to this size, and all that `noise` computes
+        on the way."""
         return (2 * sum(self.branching) * largest) << self.bits < 1 << 63
 
     def rounding_variance(self, earlier: IntArray, later: IntArray) -> FloatArray:
-        """As `Factorization.rounding_variance`: exact for each tick, but for terms that vanish for wide noise.
+        """As `Factorization.rounding_variance`: exact for each tick, but for terms that vanish for
+        wide noise.
 
-        What is cut off is a multiple of 2^−p, p the binary places of the tick's coefficients: nothing for p = 0, and
-        else a uniform one between −1/2 and 1/2, of variance 1/12 + 4^−p/6, as both ends are equally likely.
+        What is cut off is a multiple of 2^−p, p the binary places of the tick's coefficients:
+        nothing for p = 0, and else a uniform one between −1/2 and 1/2, of variance 1/12 + 4^−p/6,
+        as both ends are equally likely.
         """
-        return self._rounding_at(later) + np.where(earlier > 0, self._rounding_at(np.maximum(earlier, 1)), 0.0)
+        return self._rounding_at(later) + np.where(
+            earlier > 0, self._rounding_at(np.maximum(earlier, 1)), 0.0
+        )
 
     def _rounding_at(self, ticks: IntArray) -> FloatArray:
         flat, out = ticks.ravel(), np.zeros(ticks.size)
@@ -439,9 +521,12 @@ class Bridge(PureFactorization):
         ends: IntArray = np.zeros((2, 1), np.int64)
         for level, _, split, row, child in self._descend(ticks):
             alpha = split.alpha
-            zeros = np.log2(np.maximum(alpha & -alpha, 1)).astype(np.int64)  # behind the last binary one
+            # behind the last binary one
+            zeros = np.log2(np.maximum(alpha & -alpha, 1)).astype(np.int64)
             own = ends.max(axis=0)[:, None] + self._step - zeros
-            places = np.where(alpha == 0, ends[1][:, None], np.where(alpha == self._one, ends[0][:, None], own))
+            places = np.where(
+                alpha == 0, ends[1][:, None], np.where(alpha == self._one, ends[0][:, None], own)
+            )
             if level + 1 < self.levels:
                 _, first = _distinct((ticks - 1) // self._size[level])
                 r, c = row[first], child[first]
@@ -464,9 +549,13 @@ class Bridge(PureFactorization):
         nodes, weights, shares = self.coefficients(np.maximum(np.concatenate([later, earlier]), 1))
         weights[np.concatenate([later, earlier]) == 0] = 0
         weights[pairs:] *= -1
-        nodes, weights, shares = (np.hstack([part[:pairs], part[pairs:]]) for part in (nodes, weights, shares))
+        nodes, weights, shares = (
+            np.hstack([part[:pairs], part[pairs:]]) for part in (nodes, weights, shares)
+        )
         order = np.argsort(nodes, axis=1)
-        nodes, weights, shares = (np.take_along_axis(part, order, axis=1) for part in (nodes, weights, shares))
+        nodes, weights, shares = (
+            np.take_along_axis(part, order, axis=1) for part in (nodes, weights, shares)
+        )
         new = np.diff(nodes, axis=1, prepend=-1) != 0  # each node of a pair once
         total = np.bincount(np.cumsum(new.ravel()) - 1, weights.ravel() / float(1 << self.bits))
         squares = np.square(total) * square(shares[new] / UNITS)

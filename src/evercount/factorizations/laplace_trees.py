@@ -1,13 +1,15 @@
-"""Pure differential privacy: what all its trees share, digit trees, and the hybrid of these for endless streams.
+"""Pure differential privacy: what all its trees share, digit trees, and the hybrid of these for
+endless streams.
 
-Nodes have Laplace noise, each with a share of ε, and a prefix is a sum of few nodes with whole coefficients. In a digit
-tree these are 1 and −1, and each tick lies in at most `levels` nodes.
+Nodes have Laplace noise, each with a share of ε, and a prefix is a sum of few nodes with whole
+coefficients. In a digit tree these are 1 and −1, and each tick lies in at most `levels` nodes.
 
-Write a tick t in base k, with digits −(k−1)/2 … (k−1)/2 for an odd k, and 0 and 1 for k = 2. Walking from t to 0 by
-moving its lowest digit that is not 0 one step towards 0 visits |d_0| + |d_1| + … numbers; each step v → parent(v) spans
-an interval of k^i ticks, the node v. The prefix of t is the sum of the nodes on its walk, those of negative digits
-subtracted. Nodes may reach into the future: their true values cancel, and their noise does not depend on data. So noise
-is added to the true prefix, tick by tick, with nodes as random numbers with an index.
+Write a tick t in base k, with digits −(k−1)/2 … (k−1)/2 for an odd k, and 0 and 1 for k = 2.
+Walking from t to 0 by moving its lowest digit that is not 0 one step towards 0 visits |d_0| +
+|d_1| + … numbers; each step v → parent(v) spans an interval of k^i ticks, the node v. The prefix of
+t is the sum of the nodes on its walk, those of negative digits subtracted. Nodes may reach into the
+future: their true values cancel, and their noise does not depend on data. So noise is added to the
+true prefix, tick by tick, with nodes as random numbers with an index.
 """
 
 from __future__ import annotations
@@ -36,11 +38,13 @@ def check_pure_horizon(horizon: Any) -> int:
     return ticks
 
 
-Square = Callable[[FloatArray], FloatArray]  # the variance of a node with this share of ε, in some unit
+# the variance of a node with this share of ε, in some unit
+Square = Callable[[FloatArray], FloatArray]
 
 
 class Rows(NamedTuple):
-    """Rows of L: noise at tick t is the sum over j of weights[t, j]·2^−bits times the number of nodes[place[t, j]]."""
+    """Rows of L: noise at tick t is the sum over j of weights[t, j]·2^−bits times the number of
+    nodes[place[t, j]]."""
 
     nodes: IntArray
     shares: IntArray
@@ -50,7 +54,8 @@ class Rows(NamedTuple):
 
 
 class PureFactorization(Factorization):
-    """What a stream needs to know of a pure tree: nodes per tick, and exact stds of discrete Laplace noise."""
+    """What a stream needs to know of a pure tree: nodes per tick, and exact stds of discrete
+    Laplace noise."""
 
     levels: int  # the most nodes that hold one tick: the l1 norm of a column of R
     bits: int = 0
@@ -64,7 +69,8 @@ class PureFactorization(Factorization):
         return 0
 
     def full_rate(self, sigma: float) -> float:
-        """The rate, per grid unit, of a node that has all of ε, for the σ (in grid units) that a stream states."""
+        """The rate, per grid unit, of a node that has all of ε, for the σ (in grid units) that a
+        stream states."""
         return math.sqrt(2) / sigma
 
     def row_norms(self, ticks: npt.ArrayLike) -> FloatArray:
@@ -72,34 +78,49 @@ class PureFactorization(Factorization):
         return np.sqrt(self.laplace_errors(ticks, math.sqrt(2))[1])
 
     @abstractmethod
-    def laplace_errors(self, ticks: npt.ArrayLike, rate: float) -> tuple[FloatArray, FloatArray, FloatArray]:
+    def laplace_errors(
+        self, ticks: npt.ArrayLike, rate: float
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
         """(variance, continuous variance, largest scale) of the noise at each tick, in grid units.
 
-        `rate` is that of a node that has all of ε. The first is exact for discrete noise, the second is that of
-        continuous Laplace numbers of the same rates, and the third is a bound on |coefficient|·(1/rate) of every
-        single number: tails follow from the last two (`bounds/tails.py`).
+        `rate` is that of a node that has all of ε. The first is exact for discrete noise, the
+        second is that of continuous Laplace numbers of the same rates, and the third is a bound on
+        |coefficient|·(1/rate) of every single number: tails follow from the last two
+        (`bounds/tails.py`).
         """
 
     def difference_norm(self, earlier: int, later: int) -> float:
         earlier, later = self._check_pair(earlier, later)
         return float(self.difference_norms(np.asarray([earlier]), np.asarray([later]))[0])
 
-    def difference_errors(self, earlier: IntArray, later: IntArray, rate: float) -> tuple[FloatArray, FloatArray]:
-        """(variance, continuous variance) of the noise at `later` less that at `earlier`, as `laplace_errors` has them.
+    def difference_errors(
+        self, earlier: IntArray, later: IntArray, rate: float
+    ) -> tuple[FloatArray, FloatArray]:
+        """(variance, continuous variance) of the noise at `later` less that at `earlier`, as
+        `laplace_errors` has them.
 
         Tick 0 is before the first and has no noise: there it is `laplace_errors`.
         """
-        both, first, rest = np.zeros((2, len(later))), (earlier == 0) & (later > 0), (earlier > 0) & (later > earlier)
+        both, first, rest = (
+            np.zeros((2, len(later))),
+            (earlier == 0) & (later > 0),
+            (earlier > 0) & (later > earlier),
+        )
         if first.any():
             both[:, first] = self.laplace_errors(later[first], rate)[:2]
         if rest.any():
-            both[0, rest] = self._apart(earlier[rest], later[rest], lambda share: node_variance(rate * share))
-            both[1, rest] = self._apart(earlier[rest], later[rest], lambda share: 2 / np.square(rate * share))
+            both[0, rest] = self._apart(
+                earlier[rest], later[rest], lambda share: node_variance(rate * share)
+            )
+            both[1, rest] = self._apart(
+                earlier[rest], later[rest], lambda share: 2 / np.square(rate * share)
+            )
         return both[0], both[1]
 
     @abstractmethod
     def _apart(self, earlier: IntArray, later: IntArray, square: Square) -> FloatArray:
-        """Σ coefficient²·square(share of ε) over the nodes in the difference of the rows of two ticks, 1 ≤ earlier."""
+        """Σ coefficient²·square(share of ε) over the nodes in the difference of the rows of two
+        ticks, 1 ≤ earlier."""
 
     def suspects(self, ticks: int) -> list[int]:
         """Ticks, none above `ticks`, one of which has the largest std of the first `ticks`."""
@@ -107,7 +128,8 @@ class PureFactorization(Factorization):
         return [] if self.horizon is None else [self.worst_row()[0]]
 
     def stated_suspects(self, ticks: int) -> IntArray:
-        """As `suspects`, of the std that a stream states: of discrete numbers, rounded, whatever their rate."""
+        """As `suspects`, of the std that a stream states: of discrete numbers, rounded, whatever
+        their rate."""
         return np.asarray(self.suspects(ticks), np.int64)
 
     def rows(self, ticks: IntArray) -> Rows:
@@ -126,7 +148,8 @@ class PureFactorization(Factorization):
         raise NotImplementedError
 
     def dense(self, ticks: int | None = None) -> tuple[FloatArray, FloatArray]:
-        """(L, R) with a column of L and a row of R for each node; rows of R carry the nodes' shares of ε."""
+        """(L, R) with a column of L and a row of R for each node; rows of R carry the nodes' shares
+        of ε."""
         size = self._check_dense(ticks)
         nodes, weights, shares = self.matrix(np.arange(1, size + 1))
         right = np.zeros((len(nodes), size))
@@ -148,15 +171,18 @@ BASES = range(3, 100, 2)
 class DigitTree(PureFactorization):
     """The tree of the module docstring for one base and one horizon.
 
-    **Guarantee.** Every tick lies in at most `levels` nodes (one per digit place), so a change of the increments with
-    l1 norm Δ₁ changes all nodes together by at most levels·Δ₁ in l1. Proof: `mechanisms/laplace_noise.proof.md`, lemma
-    1. Test: tests/factorizations/test_laplace_trees.py::test_every_tick_lies_in_at_most_levels_nodes.
+    **Guarantee.** Every tick lies in at most `levels` nodes (one per digit place), so a change of
+    the increments with l1 norm Δ₁ changes all nodes together by at most levels·Δ₁ in l1. Proof:
+    `mechanisms/laplace_noise.proof.md`, lemma 1. Test:
+    tests/factorizations/test_laplace_trees.py::test_every_tick_lies_in_at_most_levels_nodes.
     """
 
     def __init__(self, horizon: int, base: int = 2) -> None:
         T = self.horizon = check_pure_horizon(horizon)
         if not isinstance(base, int) or base not in (2, *range(3, 1000, 2)):
-            raise ParameterError(f"the base of a tree must be 2 or an odd number from 3 to 999, got {base!r}")
+            raise ParameterError(
+                f"the base of a tree must be 2 or an odd number from 3 to 999, got {base!r}"
+            )
         self.base, self.low = base, (base - 1) // 2  # digits go from −low to base − 1 − low
         levels, largest = 0, 0
         while largest < T:
@@ -202,10 +228,16 @@ class DigitTree(PureFactorization):
         above = 1 / sigma**2
         return self.levels * math.log1p(above + math.sqrt(above * (above + 2)))
 
-    def laplace_errors(self, ticks: npt.ArrayLike, rate: float) -> tuple[FloatArray, FloatArray, FloatArray]:
+    def laplace_errors(
+        self, ticks: npt.ArrayLike, rate: float
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
         weight = self.weight(self._check_ticks(ticks)).astype(np.float64)
         own = rate / self.levels
-        return weight * node_variance(np.asarray(own)), weight * (2 / own**2), np.full(weight.shape, 1 / own)
+        return (
+            weight * node_variance(np.asarray(own)),
+            weight * (2 / own**2),
+            np.full(weight.shape, 1 / own),
+        )
 
     def weight_counts(self) -> IntArray:
         """How many ticks of the horizon have weight 0, 1, 2, …, from the digits of the horizon."""
@@ -213,22 +245,28 @@ class DigitTree(PureFactorization):
         return self._counts_up_to(self.horizon) - self._counts_up_to(0)
 
     def _counts_up_to(self, number: int) -> IntArray:
-        """How many numbers with `levels` digits, negative ones too, lie below or at this one, by weight."""
+        """How many numbers with `levels` digits, negative ones too, lie below or at this one, by
+        weight."""
         digits = self.digits([number])[0].tolist()
         counts = np.zeros(self.base * self.levels + 1, np.int64)
         counts[sum(map(abs, digits))] = 1
         free = np.ones(1, np.int64)  # by weight, of all choices of the digits below a place
         for place, digit in enumerate(digits):
-            smaller = np.convolve(free, np.bincount([abs(d) for d in range(-self.low, digit)], minlength=1))
+            smaller = np.convolve(
+                free, np.bincount([abs(d) for d in range(-self.low, digit)], minlength=1)
+            )
             above = sum(map(abs, digits[place + 1 :]))
             counts[above : above + len(smaller)] += smaller
-            free = np.convolve(free, np.bincount([abs(d) for d in range(-self.low, self.base - self.low)]))
+            free = np.convolve(
+                free, np.bincount([abs(d) for d in range(-self.low, self.base - self.low)])
+            )
         return counts
 
     def worst_row(self) -> tuple[int, float]:
         """(tick, √weight) with the largest weight of all ticks, exactly."""
-        # A tick below T agrees with T above some place, has a smaller digit there and any digits below: only the two
-        # ends of the smaller digits and the largest digits below can be the worst.
+        # A tick below T agrees with T above some place, has a smaller digit there and any digits
+        # below: only the two ends of the smaller digits and the largest digits below can be the
+        # worst.
         T = self.horizon
         assert T is not None
         digits = self.digits([T])[0].tolist()
@@ -237,7 +275,11 @@ class DigitTree(PureFactorization):
         for place, digit in enumerate(digits):
             head = sum(d * self.base**i for i, d in enumerate(digits) if i > place)
             tail = top * ((self.base**place - 1) // (self.base - 1))
-            ticks += [head + d * self.base**place + tail for d in (digit - 1, -self.low) if -self.low <= d < digit]
+            ticks += [
+                head + d * self.base**place + tail
+                for d in (digit - 1, -self.low)
+                if -self.low <= d < digit
+            ]
         return self._worst_of([t for t in ticks if t >= 1])
 
     def difference_norms(self, earlier: IntArray, later: IntArray) -> FloatArray:
@@ -252,8 +294,9 @@ class DigitTree(PureFactorization):
 
     def apart(self, earlier: npt.ArrayLike, later: npt.ArrayLike) -> IntArray:
         """How many nodes make up the difference of two prefixes."""
-        # The walks meet as soon as the highest place in which the two ticks differ has the same digit: below that place
-        # every node is used by one of them only, and in it as many as the digits are apart.
+        # The walks meet as soon as the highest place in which the two ticks differ has the same
+        # digit: below that place every node is used by one of them only, and in it as many as the
+        # digits are apart.
         one, two = self.digits(earlier), self.digits(later)
         low, size = np.zeros(one.shape[:-1], np.int64), np.zeros(one.shape[:-1], np.int64)
         for level in range(self.levels):
@@ -274,7 +317,8 @@ class DigitTree(PureFactorization):
             digit = index - parent
             numbers = np.arange(min(index.min(), parent.min()), max(index.max(), parent.max()) + 1)
             size = self.base**level
-            proper = numbers != self.base * self._index(numbers * size, level + 1)  # others are of higher levels
+            # others are of higher levels
+            proper = numbers != self.base * self._index(numbers * size, level + 1)
             nodes.append(numbers[proper] * size)
             steps = np.arange(np.abs(digit).max())
             at = np.where(digit > 0, parent + 1, index)[:, None] + steps - numbers[0]
@@ -282,11 +326,14 @@ class DigitTree(PureFactorization):
             places.append(np.where(taken, count - 1 + np.cumsum(proper)[np.where(taken, at, 0)], 0))
             weights.append(np.sign(digit)[:, None] * taken)
             count += len(nodes[-1])
-        return Rows(np.concatenate(nodes), np.ones(count, np.int64), np.hstack(places), np.hstack(weights))
+        return Rows(
+            np.concatenate(nodes), np.ones(count, np.int64), np.hstack(places), np.hstack(weights)
+        )
 
 
 class EndlessTree(PureFactorization):
-    """A tree for each epoch of a stream without a horizon, and the total of each epoch for all later ones."""
+    """A tree for each epoch of a stream without a horizon, and the total of each epoch for all
+    later ones."""
 
     horizon = None
     column_norm = math.inf
@@ -302,7 +349,9 @@ class EndlessTree(PureFactorization):
         """`laplace_errors` of the totals before each epoch, (3, epochs)."""
 
     @abstractmethod
-    def inside(self, epoch: int, ticks: IntArray, rate: float) -> tuple[FloatArray, FloatArray, FloatArray]:
+    def inside(
+        self, epoch: int, ticks: IntArray, rate: float
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
         """`laplace_errors` of the tree of an epoch."""
 
     @abstractmethod
@@ -323,7 +372,9 @@ class EndlessTree(PureFactorization):
             worst.append(start + self.tree(epoch, stop - start).worst_row()[0])
         return worst
 
-    def laplace_errors(self, ticks: npt.ArrayLike, rate: float) -> tuple[FloatArray, FloatArray, FloatArray]:
+    def laplace_errors(
+        self, ticks: npt.ArrayLike, rate: float
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
         """The totals of earlier epochs, and the tree of the tick's own epoch."""
         at, epochs = np.asarray(ticks), self.epochs(ticks)
         exact, plain, largest = self.before(rate)[:, epochs]
@@ -351,12 +402,14 @@ class EndlessTree(PureFactorization):
 class HybridTree(EndlessTree):
     """The hybrid of Chan, Shi and Song for streams without a horizon.
 
-    Epoch e holds the ticks 2^e … 2^(e+1) − 1. A part of ε pays for one noisy total per epoch, the rest for a tree in
-    each epoch. `binary=True` is the published form: one half each, binary trees. The default spends a quarter on
-    totals and has the best balanced tree in each epoch: less than half the std.
+    Epoch e holds the ticks 2^e … 2^(e+1) − 1. A part of ε pays for one noisy total per epoch, the
+    rest for a tree in each epoch. `binary=True` is the published form: one half each, binary trees.
+    The default spends a quarter on totals and has the best balanced tree in each epoch: less than
+    half the std.
 
-    **Guarantee.** A tick lies in one epoch's total and in at most `levels` nodes of that epoch's tree, and the shares
-    of ε of these add up to at most 1. Proof: `mechanisms/laplace_noise.proof.md`, lemma 2. Test:
+    **Guarantee.** A tick lies in one epoch's total and in at most `levels` nodes of that epoch's
+    tree, and the shares of ε of these add up to at most 1. Proof:
+    `mechanisms/laplace_noise.proof.md`, lemma 2. Test:
     tests/factorizations/test_laplace_trees.py::test_hybrid_budget.
     """
 
@@ -367,7 +420,8 @@ class HybridTree(EndlessTree):
         self.binary = binary
         self.name = "pure-hybrid-binary" if binary else "pure-hybrid"
         self.total_share = Fraction(2) if binary else Fraction(4)
-        """ε over the part of ε that an epoch's total has: the std of a total in units of that of rate ε/Δ₁."""
+        """ε over the part of ε that an epoch's total has: the std of a total in units of that of
+        rate ε/Δ₁."""
 
     def tree(self, epoch: int, ticks: int | None = None) -> DigitTree:
         whole = _epoch_tree(epoch, self.binary)
@@ -382,9 +436,15 @@ class HybridTree(EndlessTree):
         variance = node_variance(np.asarray(total))
         return np.stack([epochs * variance, epochs * (2 / total**2), np.minimum(epochs, 1) / total])
 
-    def inside(self, epoch: int, ticks: IntArray, rate: float) -> tuple[FloatArray, FloatArray, FloatArray]:
+    def inside(
+        self, epoch: int, ticks: IntArray, rate: float
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
         own, weight = rate / float(self.node_share(epoch)), self.tree(epoch).weight(ticks)
-        return weight * node_variance(np.asarray(own)), weight * np.float64(2 / own**2), np.minimum(weight, 1) / own
+        return (
+            weight * node_variance(np.asarray(own)),
+            weight * np.float64(2 / own**2),
+            np.minimum(weight, 1) / own,
+        )
 
     def factors(self, epoch: int, ticks: int) -> tuple[FloatArray, FloatArray, FloatArray]:
         """The total is the first node."""
@@ -399,7 +459,9 @@ class HybridTree(EndlessTree):
         earlier, later = self._check_pair(earlier, later)
         if earlier == 0:
             return float(self.row_norms([later])[0])
-        return math.sqrt(self._apart(np.asarray([earlier]), np.asarray([later]), lambda share: 1 / share**2)[0])
+        return math.sqrt(
+            self._apart(np.asarray([earlier]), np.asarray([later]), lambda share: 1 / share**2)[0]
+        )
 
     def pair_norms(self, earlier: IntArray, later: IntArray) -> FloatArray:
         earlier, later = self._check_pairs(earlier, later)
@@ -420,7 +482,11 @@ class HybridTree(EndlessTree):
             if a == b:
                 out[here] = self.tree(a).apart(start, stop) * one
             else:
-                out[here] = (b - a) * total + self.tree(a).weight(start) * one + self.tree(b).weight(stop) * two
+                out[here] = (
+                    (b - a) * total
+                    + self.tree(a).weight(start) * one
+                    + self.tree(b).weight(stop) * two
+                )
         return out
 
 

@@ -1,7 +1,9 @@
-"""What a unit costs that touches several ticks: B with ‖R·D‖² ≤ s²·B where at most q rows of D are not 0.
+"""What a unit costs that touches several ticks: B with ‖R·D‖² ≤ s²·B where at most q rows of D are
+not 0.
 
-Every row of D has norm at most s. Entries of G = RᵀR on one diagonal are all that is needed, and the row-weighted
-family and `square-root` have them as sums of exponentials. `participation.proof.md` has the same letters.
+Every row of D has norm at most s. Entries of G = RᵀR on one diagonal are all that is needed, and
+the row-weighted family and `square-root` have them as sums of exponentials.
+`participation.proof.md` has the same letters.
 """
 
 from __future__ import annotations
@@ -20,7 +22,14 @@ from evercount.factorizations.dense import Dense
 from evercount.factorizations.filter_numbers import Exponentials, PiecewiseLinear, geometric
 from evercount.factorizations.independent import Direct, Fresh
 from evercount.factorizations.optimal import LARGEST_OPTIMAL_HORIZON
-from evercount.factorizations.row_weighted import EVALUATION_ERROR, SquareRoot, Weighted, Weights, bow_terms, knot_sums
+from evercount.factorizations.row_weighted import (
+    EVALUATION_ERROR,
+    SquareRoot,
+    Weighted,
+    Weights,
+    bow_terms,
+    knot_sums,
+)
 from evercount.factorizations.trees import BinaryTree, Honaker, HonakerFull
 
 Diagonals = Callable[[int], FloatArray]
@@ -29,17 +38,21 @@ Bounds = Callable[[int, int | None], float]
 ROUNDING_MARGIN = 1e-8
 """B is raised by this fraction: far more than the relative rounding error of its positive sums."""
 MOST_TICKS, MOST_ENTRIES = 2**16, 2**25
-"""Up to so many ticks, and entries of G on q diagonals, these are computed; above, they are bounded between knots."""
+"""Up to so many ticks, and entries of G on q diagonals, these are computed; above, they are bounded
+between knots."""
 SINGLE_LAGS = 64
-"""Distances that are bounded one by one between knots; larger ones together, in ranges of 1/64 of their size."""
+"""Distances that are bounded one by one between knots; larger ones together, in ranges of 1/64 of
+their size."""
 LONGEST_SIGNED = 32
 """Periods of more ticks are bounded by the magnitudes of G."""
 SPLIT = 4
-"""Blocks between knots of a known horizon are cut into this many: bounds are then looser by about 0.1 %."""
+"""Blocks between knots of a known horizon are cut into this many: bounds are then looser by about
+0.1 %."""
 
 
 def participation(factorization: Factorization, q: int, period: int | None = None) -> float:
-    """B with ‖R·D‖_F² ≤ s²·B for every D that has at most q rows other than 0, all of norm at most s.
+    """B with ‖R·D‖_F² ≤ s²·B for every D that has at most q rows other than 0, all of norm at most
+    s.
 
     Args:
         factorization: M = L·R.
@@ -52,10 +65,12 @@ def participation(factorization: Factorization, q: int, period: int | None = Non
     Raises:
         ParameterError: q or the period is not a whole number of at least 1.
 
-    **Guarantee.** As the first line says, for all sets of at most q ticks (within `period` consecutive ones). Proof:
-    `participation.proof.md`. Tests: tests/factorizations/test_participation.py:: test_no_set_of_ticks_costs_more (all
-    sets), ::test_rows_are_not_columns (the form for rows where only columns fall), and tests/factorizations/
-    test_blend.py::test_periods_cost_no_more_than_claimed_with_taps (changes of any sign).
+    **Guarantee.** As the first line says, for all sets of at most q ticks (within `period`
+    consecutive ones). Proof: `participation.proof.md`. Tests:
+    tests/factorizations/test_participation.py:: test_no_set_of_ticks_costs_more (all sets),
+    ::test_rows_are_not_columns (the form for rows where only columns fall), and
+    tests/factorizations/ test_blend.py::test_periods_cost_no_more_than_claimed_with_taps (changes
+    of any sign).
 
     >>> from evercount.factorizations import Balanced
     >>> [round(participation(Balanced(365), q), 1) for q in (1, 7, 30)]
@@ -73,7 +88,8 @@ def participation(factorization: Factorization, q: int, period: int | None = Non
 
 
 def participation_of_two(factorization: Factorization, q: int, period: int | None = None) -> float:
-    """B with ‖R·(A − A′)‖_F² ≤ 2s²·B where A and A′ have no negative entries: one unit in the place of another.
+    """B with ‖R·(A − A′)‖_F² ≤ 2s²·B where A and A′ have no negative entries: one unit in the place
+    of another.
 
     Args:
         factorization: M = L·R.
@@ -86,8 +102,8 @@ def participation_of_two(factorization: Factorization, q: int, period: int | Non
     Raises:
         ParameterError: As `participation`.
 
-    **Guarantee.** As the first line says, for A and A′ with at most q rows each other than 0, all of norm at most s.
-    Proof: `participation.proof.md`, "Two units". Test:
+    **Guarantee.** As the first line says, for A and A′ with at most q rows each other than 0, all
+    of norm at most s. Proof: `participation.proof.md`, "Two units". Test:
     tests/engine/test_unit_noise.py::test_users_of_each_tick_where_ticks_repel.
     """
     one = participation(factorization, q, period)
@@ -99,7 +115,8 @@ def participation_of_two(factorization: Factorization, q: int, period: int | Non
 
 
 def _largest_product(bound: FloatArray, q: int, period: int | None) -> float:
-    """A bound of Σ_{i∈J, j∈J′} of the entries above 0, for two sets of q ticks within the period."""
+    """A bound of Σ_{i∈J, j∈J′} of the entries above 0, for two sets of q ticks within the
+    period."""
     entries = np.maximum(bound, 0.0)
     if period is not None:
         entries = np.triu(np.tril(entries, period - 1), 1 - period)
@@ -113,59 +130,82 @@ def _largest_sum(factorization: Factorization, q: int, period: int | None) -> fl
         case Fresh():
             return float(q)
         case Direct(horizon=int(horizon)):
-            return float(horizon * q * q - q * (q - 1) * (4 * q + 1) // 6)  # Σ_{m<q} (2m+1)·(T−m): the first q ticks
+            # Σ_{m<q} (2m+1)·(T−m): the first q ticks
+            return float(horizon * q * q - q * (q - 1) * (4 * q + 1) // 6)
         case BinaryTree(horizon=int(horizon)) | Honaker(horizon=int(horizon)):
             return _tree_sum(q, horizon.bit_length())
         case HonakerFull(height=height):
             return _tree_sum(q, height + 1)
-        case Blend(horizon=int(horizon), filter=BlendFilter(weights=(_, *_))) if horizon <= LARGEST_OPTIMAL_HORIZON:
+        case Blend(horizon=int(horizon), filter=BlendFilter(weights=(_, *_))) if (
+            horizon <= LARGEST_OPTIMAL_HORIZON
+        ):
             pass  # columns of different norms: below, as any matrix
         case SquareRoot() | Weighted():
             family = Family.of(factorization)
             if T is not None and T <= MOST_TICKS and T * max(q, period or 0) <= MOST_ENTRIES:
-                return _exact_sum(family.diagonals(), lambda *lags: family.over(*lags), T, q, period, *family.falls)
+                return _exact_sum(
+                    family.diagonals(),
+                    lambda *lags: family.over(*lags),
+                    T,
+                    q,
+                    period,
+                    *family.falls,
+                )
             return _bounded_sum(family.over, q, any(family.falls))
     if T is None or T > LARGEST_OPTIMAL_HORIZON:
         return math.inf
     if isinstance(factorization, Dense):
         found = gram_sum(np.abs(factorization.gram) + factorization.gram_error, q, period)
-        return min(found, signed_sum(factorization.gram, q, period) + (period or 0) ** 2 * factorization.gram_error)
+        return min(
+            found,
+            signed_sum(factorization.gram, q, period)
+            + (period or 0) ** 2 * factorization.gram_error,
+        )
     R = factorization.dense()[1]
     return gram_sum(np.abs(R.T @ R), q, period)
 
 
 def _tree_sum(q: int, levels: int) -> float:
-    """Σ_nodes |node ∩ J|² of a binary tree: on each level largest where the nodes are full, one after the other."""
-    return float(sum((q >> level << 2 * level) + (q % (1 << level)) ** 2 for level in range(levels)))
+    """Σ_nodes |node ∩ J|² of a binary tree: on each level largest where the nodes are full, one
+    after the other."""
+    return float(
+        sum((q >> level << 2 * level) + (q % (1 << level)) ** 2 for level in range(levels))
+    )
 
 
 def gram_sum(gram: FloatArray, q: int, period: int | None = None) -> float:
-    """The bound for any |G|: each column is raised to fall away from the diagonal, or each row (proof, 2 and 3)."""
+    """The bound for any |G|: each column is raised to fall away from the diagonal, or each row
+    (proof, 2 and 3)."""
     q = min(q, len(gram))
     return min(_in_order(gram, q), _in_order(gram[::-1, ::-1], q), dense_sum(gram, q, period))
 
 
 def signed_sum(gram: FloatArray, q: int, period: int | None) -> float:
-    """The bound for units of one short period where G has negative entries, which no unit can all use (proof, 4)."""
+    """The bound for units of one short period where G has negative entries, which no unit can all
+    use (proof, 4)."""
     if period is None or period > LONGEST_SIGNED:
         return math.inf
     return float(signed_costs(gram, q, period)[0].max())
 
 
 def signed_costs(gram: FloatArray, q: int, period: int) -> tuple[FloatArray, FloatArray]:
-    """(the bound of units within each `period` consecutive ticks, its gradient in the block of G of these ticks)."""
+    """(the bound of units within each `period` consecutive ticks, its gradient in the block of G of
+    these ticks)."""
     ticks = np.arange(len(gram) - period + 1)[:, None] + np.arange(period)
     blocks = gram[ticks[:, :, None], ticks[:, None, :]]
     cost, gradient = np.maximum(blocks, 0.0).sum(axis=(1, 2)), np.ones_like(blocks)
     signed = (blocks < 0).any(axis=(1, 2))
     values, vectors = np.linalg.eigh(np.minimum(blocks[signed], 0.0))
     cost[signed] += q * values[:, -1]
-    gradient[signed] = np.where(blocks[signed] < 0, q * vectors[:, :, None, -1] * vectors[:, None, :, -1], 1.0)
+    gradient[signed] = np.where(
+        blocks[signed] < 0, q * vectors[:, :, None, -1] * vectors[:, None, :, -1], 1.0
+    )
     return cost, gradient
 
 
 def _in_order(gram: FloatArray, q: int) -> float:
-    """The largest Σ_b F_{b−1}(t_b) over ticks t_1 < … < t_q, for columns that are raised to fall (proof, 3)."""
+    """The largest Σ_b F_{b−1}(t_b) over ticks t_1 < … < t_q, for columns that are raised to fall
+    (proof, 3)."""
     raised = np.maximum.accumulate(np.triu(gram, 1), axis=0)
     form = np.diagonal(gram).copy()
     best = form.copy()
@@ -176,7 +216,12 @@ def _in_order(gram: FloatArray, q: int) -> float:
 
 
 def dense_sum(
-    gram: FloatArray, q: int, period: int | None = None, *, rows: bool = False, columns: bool = False
+    gram: FloatArray,
+    q: int,
+    period: int | None = None,
+    *,
+    rows: bool = False,
+    columns: bool = False,
 ) -> float:
     """The bound for a matrix |G| whose rows or columns are known to fall from the diagonal on."""
     T = len(gram)
@@ -190,7 +235,8 @@ def dense_sum(
 def _exact_sum(
     diagonal: Diagonals, over: Bounds, T: int, q: int, period: int | None, rows: bool, columns: bool
 ) -> float:
-    """The least of U_q for rows, U_q for columns, the bound by distances and the largest sum over an interval.
+    """The least of U_q for rows, U_q for columns, the bound by distances and the largest sum over
+    an interval.
 
     `diagonal(d)` has G(i, i+d) for all i, `over(d, None)` bounds all entries at distance d or more.
     """
@@ -209,7 +255,11 @@ def _exact_sum(
             shift = period - 1 - lag
             interval[: T - shift] += forms[0, shift:]
     falling = rows or columns
-    candidates = [_by_distance(np.arange(q), largest, 0.0 if falling else _later(diagonal, over, largest, T), q)]
+    candidates = [
+        _by_distance(
+            np.arange(q), largest, 0.0 if falling else _later(diagonal, over, largest, T), q
+        )
+    ]
     candidates += [float(form) for form, holds in zip(sums, (rows, columns), strict=True) if holds]
     if period is not None:
         candidates.append(float(interval.max()))
@@ -217,7 +267,8 @@ def _exact_sum(
 
 
 def _later(diagonal: Diagonals, over: Bounds, largest: FloatArray, T: int) -> float:
-    """A bound of all entries at distance q or more, from bounds and, where these are large, from diagonals."""
+    """A bound of all entries at distance q or more, from bounds and, where these are large, from
+    diagonals."""
     lag, seen, rest = len(largest), 0.0, 0.0
     while lag < T and (rest := over(lag, None)) > max(seen, float(largest[-1])):
         stop = min(T, 2 * lag)
@@ -229,11 +280,12 @@ def _later(diagonal: Diagonals, over: Bounds, largest: FloatArray, T: int) -> fl
 def _by_distance(
     starts: Sequence[int] | IntArray, largest: Sequence[float] | FloatArray, later: float, q: int
 ) -> float:
-    """q·g(0) + 2·Σ(q−d)·g(d), with g(d) the largest entry at distance d or more; `largest` are those from each start to
-    before the next one, `later` of those from q on."""
+    """q·g(0) + 2·Σ(q−d)·g(d), with g(d) the largest entry at distance d or more; `largest` are
+    those from each start to before the next one, `later` of those from q on."""
     g = np.maximum.accumulate(np.append(largest, later)[::-1])[::-1]
     d = np.asarray([*starts, q], dtype=np.float64)
-    counts = np.diff(d) * (2 * q - d[:-1] - d[1:] + 1)  # twice the sum of q − d over a range of distances
+    # twice the sum of q − d over a range of distances
+    counts = np.diff(d) * (2 * q - d[:-1] - d[1:] + 1)
     counts[0] = q
     return float(counts @ g[:-1])
 
@@ -242,7 +294,8 @@ def _by_distance(
 class Family:
     """R = diag(1/η)·Toep(f)·diag(1/n) with f(k) = head·[k = 0] + Σ weight_a·λ_a^k, all of it ≥ 0.
 
-    G(j−d, j) = Σ_a λ_a^d·V_a(j)/(n_{j−d}·n_j) for d ≥ 1, and G(j, j) = (Σ_a V_a(j) + head·φ_j)/n_j².
+    G(j−d, j) = Σ_a λ_a^d·V_a(j)/(n_{j−d}·n_j) for d ≥ 1, and G(j, j) = (Σ_a V_a(j) +
+    head·φ_j)/n_j².
     """
 
     f: Exponentials
@@ -274,7 +327,11 @@ class Family:
         V = np.empty((T, len(self.f.weights)))
         for a, weight in enumerate(self.f.weights):
             # Σ_k φ_{j+k}·ρ^k for each ρ = λ_a·λ_b, by doubling: every term is positive
-            rates, S, half = self.f.rates[a] + self.f.rates, np.repeat(phi[:, None], len(self.f.weights), axis=1), 1
+            rates, S, half = (
+                self.f.rates[a] + self.f.rates,
+                np.repeat(phi[:, None], len(self.f.weights), axis=1),
+                1,
+            )
             while half < T:
                 S[:-half] += np.exp(-rates * half) * S[half:]
                 half *= 2
@@ -299,15 +356,17 @@ class Family:
 
 @lru_cache(maxsize=4)
 def _endless_family(weights: Weights, head: float, falls: tuple[bool, bool]) -> Family:
-    """One for all streams without a horizon that have these weights: their blocks take half a second."""
+    """One for all streams without a horizon that have these weights: their blocks take half a
+    second."""
     return Family(weights.filter.forward(), head, weights.eta, weights.n, None, falls)
 
 
 class _Blocks:
-    """Bounds of V (upper) and of n (lower) on blocks between knots; the last one is the time from the last knot on.
+    """Bounds of V (upper) and of n (lower) on blocks between knots; the last one is the time from
+    the last knot on.
 
-    A block of one tick is that tick alone. Weights are constant after the last knot. A limit to the ticks of an endless
-    factorization is ignored here.
+    A block of one tick is that tick alone. Weights are constant after the last knot. A limit to the
+    ticks of an endless factorization is ignored here.
     """
 
     def __init__(self, family: Family) -> None:
@@ -323,7 +382,9 @@ class _Blocks:
         if len(lengths):
             D, size = bow_terms(rates, phi, lengths, S)
             lowest = D - EVALUATION_ERROR * size
-            bow = np.where(lowest < 0, -lowest, 0.0) * np.minimum(1.0, (lengths[:, None] * rates) ** 2 / 8)
+            bow = np.where(lowest < 0, -lowest, 0.0) * np.minimum(
+                1.0, (lengths[:, None] * rates) ** 2 / 8
+            )
             S[:-1] = np.where(wide[:-1, None], np.maximum(S[:-1], S[1:]) + bow, S[:-1])
         phi = np.where(wide, np.maximum(phi, np.append(phi[1:], 0.0)), phi)
         low = np.where(wide, np.minimum(n, np.append(n[1:], math.inf)), n)
@@ -354,7 +415,9 @@ class _Blocks:
         numerator = self.V[reach] @ np.exp(-self.rates * start)
         first = np.zeros(int(reach.sum()), np.int64)
         if stop is not None:
-            first = np.maximum(np.searchsorted(self.knots, self.knots[reach] - stop, side="right") - 1, 0)
+            first = np.maximum(
+                np.searchsorted(self.knots, self.knots[reach] - stop, side="right") - 1, 0
+            )
         last = np.searchsorted(self.knots, np.maximum(ends[reach] - start, 0), side="left")
         if self.endless:  # columns from the last knot on
             last[-1] = len(self.knots) - 1
@@ -375,7 +438,9 @@ def _split(knots: IntArray) -> IntArray:
     lengths = np.diff(knots)
     parts = np.minimum(lengths, SPLIT)
     inside = np.arange(int(parts.sum())) - np.repeat(np.cumsum(parts) - parts, parts)
-    starts = np.repeat(knots[:-1], parts) + inside * np.repeat(lengths // np.maximum(parts, 1), parts)
+    starts = np.repeat(knots[:-1], parts) + inside * np.repeat(
+        lengths // np.maximum(parts, 1), parts
+    )
     return np.append(starts, knots[-1])
 
 
@@ -395,7 +460,8 @@ def _bounded_sum(over: Bounds, q: int, falling: bool) -> float:
 
 
 def _toeplitz_lag(f: Exponentials, T: int, lag: int) -> float:
-    """Σ_{k<T−d} f(k)·f(k+d), the largest entry of TᵀT at distance d for T = Toep(f), f falling and Σ weights = f(0)."""
+    """Σ_{k<T−d} f(k)·f(k+d), the largest entry of TᵀT at distance d for T = Toep(f), f falling and
+    Σ weights = f(0)."""
     if lag >= T:
         return 0.0
     rates = np.add.outer(f.rates, f.rates)

@@ -1,10 +1,12 @@
-"""The row-weighted family: R = diag(e)·Toep(f)·diag(1/n), L = M·R⁻¹, with every column of R of norm at most 1.
+"""The row-weighted family: R = diag(e)·Toep(f)·diag(1/n), L = M·R⁻¹, with every column of R of norm
+at most 1.
 
     noise_t = noise_{t−1} + n_t·w_t,   w = Toep(g)·(z/e),   g = coefficients of 1/F
 
-f are the coefficients of the rational filter F that runs, η = 1/e and n are public piecewise linear weights, and n is a
-proved upper bound of the column norms (`row_weighted.proof.md`). Members: `balanced`, `normalized`, `unbounded` and
-`anytime`. The paper's L = R = Toep(f), `square-root`, is run by the same filter, without weights.
+f are the coefficients of the rational filter F that runs, η = 1/e and n are public piecewise linear
+weights, and n is a proved upper bound of the column norms (`row_weighted.proof.md`). Members:
+`balanced`, `normalized`, `unbounded` and `anytime`. The paper's L = R = Toep(f), `square-root`, is
+run by the same filter, without weights.
 """
 
 from __future__ import annotations
@@ -40,16 +42,20 @@ from evercount.factorizations.filter_numbers import (
 )
 
 EVALUATION_ERROR = 2.0**-34
-"""More than the relative rounding error of every sum in `bounded_columns` and of each of the three parts of D_r."""
-_BLOCKS_AT_ONCE = 512  # blocks whose sums are looked at together, so that they stay in the processor's cache
+"""More than the relative rounding error of every sum in `bounded_columns` and of each of the three
+parts of D_r."""
+# blocks whose sums are looked at together, so that they stay in the processor's cache
+_BLOCKS_AT_ONCE = 512
 UNBOUNDED_FILTER_TICKS = 2**40
-"""Ticks over which the filter of `unbounded` is close to the square root. Later it stays private, with more error."""
+"""Ticks over which the filter of `unbounded` is close to the square root. Later it stays private,
+with more error."""
 UNBOUNDED_LAST_KNOT = 2**48  # tick after which the weights of `unbounded` are constant
 
 
 @dataclass(frozen=True, eq=False)
 class Weights:
-    """The public parameters: the filter F, η (multiplies the filter's inputs) and n (multiplies its outputs)."""
+    """The public parameters: the filter F, η (multiplies the filter's inputs) and n (multiplies its
+    outputs)."""
 
     filter: Rational
     eta: PiecewiseLinear
@@ -64,8 +70,9 @@ class Weights:
 def bounded_columns(filter_: Rational, eta: PiecewiseLinear, endless: bool) -> PiecewiseLinear:
     """n with n_j ≥ ‖(e_{j+k}·f(k))_k‖₂ for every column j, piecewise linear on the knots of `eta`.
 
-    Guarantee. The bound holds at every tick, not only at knots: `row_weighted.proof.md`, with the same letters. Test:
-    test_columns_never_exceed_one compares with the dense matrix, test_planted_bound_is_caught shows that it can fail.
+    Guarantee. The bound holds at every tick, not only at knots: `row_weighted.proof.md`, with the
+    same letters. Test: test_columns_never_exceed_one compares with the dense matrix,
+    test_planted_bound_is_caught shows that it can fail.
     """
     forward = filter_.forward()
     i, j = np.triu_indices(filter_.order)
@@ -81,11 +88,15 @@ def bounded_columns(filter_: Rational, eta: PiecewiseLinear, endless: bool) -> P
     if len(lengths):
         above, safely = np.empty((2, len(lengths), len(rates)))
         for start in range(0, len(lengths), _BLOCKS_AT_ONCE):
-            here, knots = slice(start, start + _BLOCKS_AT_ONCE), slice(start, start + _BLOCKS_AT_ONCE + 1)
+            here, knots = (
+                slice(start, start + _BLOCKS_AT_ONCE),
+                slice(start, start + _BLOCKS_AT_ONCE + 1),
+            )
             bow = np.minimum(1.0, (lengths[here, np.newaxis] * rates) ** 2 / 8)
             D, size = bow_terms(rates, phi[knots], lengths[here], S[knots])
             above[here] = np.where(D < 0, -D, 0.0) * bow
-            # The same with every D_r at the lower end of what its rounding allows: no sign is taken for granted.
+            # The same with every D_r at the lower end of what its rounding allows: no sign is taken
+            # for granted.
             lowest = D - EVALUATION_ERROR * size
             safely[here] = np.where(lowest < 0, -lowest, 0.0) * bow
         slack, safe = (_largest_slack(root, part @ A, lengths) for part in (above, safely))
@@ -105,8 +116,11 @@ def knot_sums(rates: FloatArray, phi: FloatArray, lengths: IntArray, endless: bo
     return S
 
 
-def bow_terms(rates: FloatArray, phi: FloatArray, lengths: IntArray, S: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """(D_r of every block, the size of its three parts): step 5 of the proof. D_r is known to EVALUATION_ERROR·size."""
+def bow_terms(
+    rates: FloatArray, phi: FloatArray, lengths: IntArray, S: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """(D_r of every block, the size of its three parts): step 5 of the proof. D_r is known to
+    EVALUATION_ERROR·size."""
     gap = -np.expm1(-rates)
     steepness = np.exp(-rates) / gap**2
     level = phi[1:, np.newaxis] / gap
@@ -122,7 +136,8 @@ def _largest_slack(root: FloatArray, above_chord: FloatArray, lengths: IntArray)
 
 
 def _block_sums(rates: FloatArray, length: int) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """(Σ(1−k/ℓ)ρ^k, Σ(k/ℓ)ρ^k, ρ^ℓ) over k < ℓ, ℓ a power of two, by doubling: every term is positive."""
+    """(Σ(1−k/ℓ)ρ^k, Σ(k/ℓ)ρ^k, ρ^ℓ) over k < ℓ, ℓ a power of two, by doubling: every term is
+    positive."""
     total, ramp = np.ones_like(rates), np.zeros_like(rates)
     half = 1
     while half < length:
@@ -134,11 +149,13 @@ def _block_sums(rates: FloatArray, length: int) -> tuple[FloatArray, FloatArray,
 
 
 def rows_fall(weights: Weights) -> bool:
-    """Whether the rows of RᵀR are proved to fall from the diagonal on. The horizon must end at the last knot.
+    """Whether the rows of RᵀR are proved to fall from the diagonal on. The horizon must end at the
+    last knot.
 
     Guarantee. True only if φ_{t+1}f(t+1)/(φ_t f(t)) ≤ n_{j+1}/n_j for all j ≤ t, which is enough:
-    `row_weighted.proof.md`, "Falling rows", with the same letters. In a block both sides are at their worst at its end,
-    so knots decide. Test: tests/queries/test_queries_matching.py::test_gram_matrices_fall.
+    `row_weighted.proof.md`, "Falling rows", with the same letters. In a block both sides are at
+    their worst at its end, so knots decide. Test:
+    tests/queries/test_queries_matching.py::test_gram_matrices_fall.
     """
     if not weights.filter.order:
         return True  # RᵀR is diagonal
@@ -146,7 +163,8 @@ def rows_fall(weights: Weights) -> bool:
     t = (weights.n.knots[1:] - 1).astype(np.float64)
     forward = weights.filter.forward()
     terms = np.exp(-np.multiply.outer(t, forward.rates)) * forward.weights
-    head = np.where(t == 0, 1 - forward.weights.sum(), 0.0)  # f(0) = 1 exceeds the sum of exponentials
+    # f(0) = 1 exceeds the sum of exponentials
+    head = np.where(t == 0, 1 - forward.weights.sum(), 0.0)
     alpha = (terms @ weights.filter.pole_lack + head) / (terms.sum(axis=1) + head)
     slope = np.diff(weights.eta.values) / lengths
     x = slope / (weights.eta.values[1:] - slope)
@@ -158,7 +176,8 @@ def rows_fall(weights: Weights) -> bool:
 
 
 class Weighted(Factorization):
-    """A member of the family, given by its public weights. See `Factorization` for the guarantee."""
+    """A member of the family, given by its public weights. See `Factorization` for the
+    guarantee."""
 
     def __init__(self, weights: Weights, horizon: int | None) -> None:
         self.weights = weights
@@ -173,7 +192,8 @@ class Weighted(Factorization):
 
     @cached_property
     def columns_fall(self) -> bool:
-        """Whether n never rises: then the columns of RᵀR fall away from the diagonal (`sensitivity.proof.md`)."""
+        """Whether n never rises: then the columns of RᵀR fall away from the diagonal
+        (`sensitivity.proof.md`)."""
         return bool(np.all(np.diff(self.weights.n.values) <= 0))
 
     @cached_property
@@ -210,12 +230,19 @@ class Weighted(Factorization):
     def public_parameters(self) -> tuple[FloatArray, ...]:
         """The filter, and both weights as knots and values."""
         design, eta, n = self.weights.filter, self.weights.eta, self.weights.n
-        weights = (np.asarray(part, np.float64) for weight in (eta, n) for part in (weight.knots, weight.values))
+        weights = (
+            np.asarray(part, np.float64)
+            for weight in (eta, n)
+            for part in (weight.knots, weight.values)
+        )
         return (design.pole_lack, design.zero_lack, *weights)
 
     def block(self, state: State, z: FloatArray, ticks: int) -> tuple[FloatArray, State]:
         z, stop = self._check_block(state, z, ticks), state.tick + ticks
-        eta, n = (weight.at(state.tick, stop)[:, np.newaxis] for weight in (self.weights.eta, self.weights.n))
+        eta, n = (
+            weight.at(state.tick, stop)[:, np.newaxis]
+            for weight in (self.weights.eta, self.weights.n)
+        )
         out = np.empty(z.shape)
         buffers, running = state.arrays
         for start in range(0, ticks, FILTER_TICKS):
@@ -227,7 +254,8 @@ class Weighted(Factorization):
 
 
 class Balanced(Weighted):
-    """e_t = (t+1+T/18)^0.27·(T−t+1)^0.28: the lowest maximum error known to us for a known horizon (the default).
+    """e_t = (t+1+T/18)^0.27·(T−t+1)^0.28: the lowest maximum error known to us for a known horizon
+    (the default).
 
     Args:
         horizon: The number of ticks.
@@ -250,7 +278,8 @@ class Balanced(Weighted):
 
 
 class Normalized(Balanced):
-    """e = 1: the square root with its columns scaled to norm 1 (Henzinger, Kalinin and Upadhyay 2025).
+    """e = 1: the square root with its columns scaled to norm 1 (Henzinger, Kalinin and Upadhyay
+    2025).
 
     Args:
         horizon: The number of ticks.
@@ -269,7 +298,8 @@ class Normalized(Balanced):
 
 
 class Unbounded(Weighted):
-    """e_t = (1+t)^−0.3 and column norms over an endless future: one noise stream for ever, no horizon.
+    """e_t = (1+t)^−0.3 and column norms over an endless future: one noise stream for ever, no
+    horizon.
 
     Args:
         horizon: None, or a limit for the number of ticks, which does not lower the error.
@@ -290,7 +320,8 @@ class Unbounded(Weighted):
 
 
 class Anytime(Unbounded):
-    """As `Unbounded` with e_t = (4+t)^−0.3: 11 % more error at the first tick, and less from about the ninth on.
+    """As `Unbounded` with e_t = (4+t)^−0.3: 11 % more error at the first tick, and less from about
+    the ninth on.
 
     >>> Anytime().row_norms([1, 10**3, 10**6]).round(2).tolist()
     [1.37, 3.67, 6.13]
@@ -307,7 +338,8 @@ class Anytime(Unbounded):
 
 
 class SquareRoot(Factorization):
-    """L = Toep(F) and R = Toep(1/((1−z)F)): the paper's factorization up to a loss below 1e-6, in O(log T) memory.
+    """L = Toep(F) and R = Toep(1/((1−z)F)): the paper's factorization up to a loss below 1e-6, in
+    O(log T) memory.
 
     L·R = M holds exactly for every filter F; the norms are those of the filter that runs.
 
@@ -332,7 +364,9 @@ class SquareRoot(Factorization):
         self.filter = design(T)
         self._forward = self.filter.forward()
         right = self.filter.summed_inverse()
-        self.column_norm = float(np.sqrt(right.squared_sums(np.asarray(float(T))))) * (1 + NORM_ROUNDING_MARGIN)
+        self.column_norm = float(np.sqrt(right.squared_sums(np.asarray(float(T))))) * (
+            1 + NORM_ROUNDING_MARGIN
+        )
         self._blocks = BlockFilter(self._forward)
 
     def row_norms(self, ticks: npt.ArrayLike) -> FloatArray:

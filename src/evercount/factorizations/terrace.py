@@ -1,17 +1,21 @@
-"""The terrace: Laplace noise for every tick and for nested blocks of ticks, put together by least squares.
+"""The terrace: Laplace noise for every tick and for nested blocks of ticks, put together by least
+squares.
 
-Level 0 has a number u_t for each tick, level l a number z_B for each block B of b_l ticks; every length is a multiple
-of the one below, and blocks follow each other for ever. Each level has a share of ε, and all shares together are at
-most 1. A discrepancy D_B = z_B − (sum of the u_t in B) is noise alone. The noise of the running sum at tick t is
+Level 0 has a number u_t for each tick, level l a number z_B for each block B of b_l ticks; every
+length is a multiple of the one below, and blocks follow each other for ever. Each level has a share
+of ε, and all shares together are at most 1. A discrepancy D_B = z_B − (sum of the u_t in B) is
+noise alone. The noise of the running sum at tick t is
 
     u_1 + … + u_t + F_t(D)
 
-where F_t is the correction of least squares, in whole numbers. Days, weeks and running totals all have little noise:
-a day has the noise of its own number, and the blocks keep the sum of many days from drifting.
+where F_t is the correction of least squares, in whole numbers. Days, weeks and running totals all
+have little noise: a day has the noise of its own number, and the blocks keep the sum of many days
+from drifting.
 
-Of a level only two things matter for the error: the weight α of a block's own number, and how the correction is spread
-over its children, which is evenly. With φ_l(t) the part of tick t's block of level l that an interval I covers,
-the coefficients of all numbers in the noise of I are sums of differences of φ (`_constants`), and so is the variance.
+Of a level only two things matter for the error: the weight α of a block's own number, and how the
+correction is spread over its children, which is evenly. With φ_l(t) the part of tick t's block of
+level l that an interval I covers, the coefficients of all numbers in the noise of I are sums of
+differences of φ (`_constants`), and so is the variance.
 """
 
 from __future__ import annotations
@@ -49,8 +53,8 @@ MOST_LEVELS = 4  # of blocks
 class Levels:
     """The public numbers of a terrace.
 
-    `blocks` are the lengths of the blocks, shortest first; `shares` those of a tick's own number and of each block's,
-    in ε/SHARES; `weights` the α of each level of blocks, in 2^−BITS.
+    `blocks` are the lengths of the blocks, shortest first; `shares` those of a tick's own number
+    and of each block's, in ε/SHARES; `weights` the α of each level of blocks, in 2^−BITS.
     """
 
     blocks: tuple[int, ...]
@@ -60,26 +64,38 @@ class Levels:
     def __post_init__(self) -> None:
         """Refuse numbers that are no terrace."""
         if not 1 <= len(self.blocks) <= MOST_LEVELS:
-            raise ParameterError(f"a terrace has 1 to {MOST_LEVELS} levels of blocks, got {len(self.blocks)}")
+            raise ParameterError(
+                f"a terrace has 1 to {MOST_LEVELS} levels of blocks, got {len(self.blocks)}"
+            )
         if len(self.shares) != len(self.blocks) + 1 or len(self.weights) != len(self.blocks):
-            raise ParameterError("a terrace has one weight for each level of blocks, and one share more")
+            raise ParameterError(
+                "a terrace has one weight for each level of blocks, and one share more"
+            )
         for number in (*self.blocks, *self.shares, *self.weights):
             if isinstance(number, bool) or not isinstance(number, int):
-                raise ParameterError(f"the numbers of a terrace are whole numbers, got {number!r:.80}")
+                raise ParameterError(
+                    f"the numbers of a terrace are whole numbers, got {number!r:.80}"
+                )
         if self.blocks[-1] > LONGEST_BLOCK:
             raise ParameterError(
-                f"a block of a terrace has at most {LONGEST_BLOCK} ticks, because its first tick reads the noise of "
-                f"all of them; got {self.blocks[-1]}"
+                f"a block of a terrace has at most {LONGEST_BLOCK} ticks, because its first tick "
+                f"reads the noise of all of them; got {self.blocks[-1]}"
             )
         shorter = 1
         for block in self.blocks:
             if block <= shorter or block % shorter:
-                raise ParameterError(f"each block of a terrace is some of the blocks below, got {self.blocks}")
+                raise ParameterError(
+                    f"each block of a terrace is some of the blocks below, got {self.blocks}"
+                )
             shorter = block
         if min(self.shares) < 1 or sum(self.shares) > SHARES:
-            raise ParameterError(f"shares of a terrace are at least 1 and add up to at most {SHARES}")
+            raise ParameterError(
+                f"shares of a terrace are at least 1 and add up to at most {SHARES}"
+            )
         if not all(0 <= weight < 1 << BITS for weight in self.weights):
-            raise ParameterError(f"weights of a terrace lie in 0 … 2^{BITS} − 1, got {self.weights}")
+            raise ParameterError(
+                f"weights of a terrace lie in 0 … 2^{BITS} − 1, got {self.weights}"
+            )
 
     @classmethod
     def from_dict(cls, numbers: dict[str, Any]) -> Levels:
@@ -87,12 +103,18 @@ class Levels:
         if set(numbers) != {"blocks", "shares", "weights"} or not all(
             isinstance(part, list | tuple) for part in numbers.values()
         ):
-            raise ParameterError("a terrace is stored as {name, blocks = [...], shares = [...], weights = [...]}")
+            raise ParameterError(
+                "a terrace is stored as {name, blocks = [...], shares = [...], weights = [...]}"
+            )
         return cls(tuple(numbers["blocks"]), tuple(numbers["shares"]), tuple(numbers["weights"]))
 
     def as_dict(self) -> dict[str, list[int]]:
         """Plain lists, for files."""
-        return {"blocks": list(self.blocks), "shares": list(self.shares), "weights": list(self.weights)}
+        return {
+            "blocks": list(self.blocks),
+            "shares": list(self.shares),
+            "weights": list(self.weights),
+        }
 
 
 def least_squares(blocks: Sequence[int], shares: Sequence[int], rate: float) -> Levels:
@@ -107,8 +129,11 @@ def least_squares(blocks: Sequence[int], shares: Sequence[int], rate: float) -> 
     return Levels(tuple(blocks), tuple(shares), tuple(weights))
 
 
-def interval_parts(lengths: Iterable[int | IntArray], earlier: IntArray, later: IntArray) -> FloatArray:
-    """A_j of each interval (earlier, later] for these lengths of blocks, the tick first, on a new last axis.
+def interval_parts(
+    lengths: Iterable[int | IntArray], earlier: IntArray, later: IntArray
+) -> FloatArray:
+    """A_j of each interval (earlier, later] for these lengths of blocks, the tick first, on a new
+    last axis.
 
     Lengths may be arrays, one number for each terrace, that broadcast against the intervals.
     """
@@ -126,9 +151,10 @@ def interval_parts(lengths: Iterable[int | IntArray], earlier: IntArray, later: 
 class Terrace(PureFactorization):
     """A terrace for data of one noise scale; with a horizon, and without.
 
-    **Guarantee.** Every tick lies in one block of each level, so the shares on its path add up to at most 1, and
-    M·x + u_1 + … + u_t + F_t(D) is ε-DP with δ = 0 for adaptive inputs, whatever the weights are. Proof:
-    `terrace.proof.md`. Tests: tests/factorizations/test_terrace.py::test_left_times_right_is_the_count_in_integers,
+    **Guarantee.** Every tick lies in one block of each level, so the shares on its path add up to
+    at most 1, and M·x + u_1 + … + u_t + F_t(D) is ε-DP with δ = 0 for adaptive inputs, whatever the
+    weights are. Proof: `terrace.proof.md`. Tests:
+    tests/factorizations/test_terrace.py::test_left_times_right_is_the_count_in_integers,
     tests/mechanisms/test_terrace_noise.py::test_a_shift_of_the_data_leaves_all_discrepancies,
     tests/mechanisms/test_terrace_noise.py::test_exact_law_of_released_integers.
 
@@ -160,19 +186,23 @@ class Terrace(PureFactorization):
 
     @property
     def state_bytes(self) -> int:
-        """The sum of ticks' numbers, that of closed blocks' corrections, and the correction of each open block."""
+        """The sum of ticks' numbers, that of closed blocks' corrections, and the correction of each
+        open block."""
         return 8 * (self.levels + 1)
 
     def public_parameters(self) -> tuple[FloatArray, ...]:
         return tuple(np.asarray(part, np.float64) for part in self.design.as_dict().values())
 
-    # -- errors ----------------------------------------------------------------------------------------------------
+    # -- errors ------------------------------------------------------------------------------------
 
     @cached_property
     def _virtual(self) -> tuple[FloatArray, FloatArray]:
-        """(v, x) of each level: variances for which these weights are those of least squares, and 1/Σ_{i≤l} b_i/v_i."""
+        """(v, x) of each level: variances for which these weights are those of least squares, and
+        1/Σ_{i≤l} b_i/v_i."""
         virtual, inside = [1.0], 1.0
-        for length, shorter, weight in zip(self.lengths[1:], self.lengths, self.design.weights, strict=False):
+        for length, shorter, weight in zip(
+            self.lengths[1:], self.lengths, self.design.weights, strict=False
+        ):
             alpha = weight / 2**BITS
             children = inside * (length // shorter)
             virtual.append(children * (1 - alpha) / alpha if weight else math.inf)
@@ -181,9 +211,11 @@ class Terrace(PureFactorization):
         return v, 1 / np.cumsum(np.asarray(self.lengths) / v)
 
     def _constants(self, variances: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """(c, d) with Var N = Σ c_j·A_j and Var F = Σ d_j·A_j for these variances of a node of each level.
+        """(c, d) with Var N = Σ c_j·A_j and Var F = Σ d_j·A_j for these variances of a node of each
+        level.
 
-        A_j = Q_j − Q_{j+1} ≥ 0, and Q_j is the sum over blocks of level j of |I ∩ B|²/b_j (`terrace.proof.md`, 3).
+        A_j = Q_j − Q_{j+1} ≥ 0, and Q_j is the sum over blocks of level j of |I ∩ B|²/b_j
+        (`terrace.proof.md`, 3).
         """
         v, x = self._virtual
         lengths = np.asarray(self.lengths, np.float64)
@@ -197,8 +229,11 @@ class Terrace(PureFactorization):
         """A_j of each interval (earlier, later], shape (intervals, levels)."""
         return interval_parts(self.lengths, earlier, later)
 
-    def span_errors(self, earlier: IntArray, later: IntArray, rate: float) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """(variance, continuous variance, largest scale) of the noise of ticks earlier+1 … later, before rounding."""
+    def span_errors(
+        self, earlier: IntArray, later: IntArray, rate: float
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """(variance, continuous variance, largest scale) of the noise of ticks earlier+1 … later,
+        before rounding."""
         rates = np.asarray(self.design.shares) / SHARES * rate
         parts = self._parts(earlier, later)
         exact, _ = self._constants(node_variance(rates))
@@ -209,20 +244,26 @@ class Terrace(PureFactorization):
         covered = np.minimum((later - earlier)[:, np.newaxis] / lengths, 1.0)
         return added_up(parts, exact), added_up(parts, plain), (covered * most).max(axis=1)
 
-    def laplace_errors(self, ticks: npt.ArrayLike, rate: float) -> tuple[FloatArray, FloatArray, FloatArray]:
+    def laplace_errors(
+        self, ticks: npt.ArrayLike, rate: float
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
         """As of all trees, rounding included."""
         at = self._check_ticks(ticks).ravel()
         exact, plain, largest = self.span_errors(np.zeros_like(at), at, rate)
         added = self._rounding(np.zeros_like(at), at, rate)
         return exact + added, plain + added, largest
 
-    def difference_errors(self, earlier: IntArray, later: IntArray, rate: float) -> tuple[FloatArray, FloatArray]:
+    def difference_errors(
+        self, earlier: IntArray, later: IntArray, rate: float
+    ) -> tuple[FloatArray, FloatArray]:
         exact, plain, _ = self.span_errors(earlier, later, rate)
         added = self._rounding(earlier, later, rate)
         return exact + added, plain + added
 
     def _apart(self, earlier: IntArray, later: IntArray, square: Square) -> FloatArray:
-        variances = np.asarray([float(square(np.asarray(share / SHARES))) for share in self.design.shares])
+        variances = np.asarray(
+            [float(square(np.asarray(share / SHARES))) for share in self.design.shares]
+        )
         return added_up(self._parts(earlier, later), self._constants(variances)[0])
 
     def row_norms(self, ticks: npt.ArrayLike) -> FloatArray:
@@ -240,7 +281,8 @@ class Terrace(PureFactorization):
         return added_up(self._parts(earlier, later), correction)
 
     def _rounding(self, earlier: IntArray, later: IntArray, rate: float) -> FloatArray:
-        """The variance that rounding F adds to a difference of running sums; of noise of another rate, to scale.
+        """The variance that rounding F adds to a difference of running sums; of noise of another
+        rate, to scale.
 
         **Guarantee.** It is at least what rounding adds. Proof: `terrace.proof.md`, 4. Test:
         tests/mechanisms/test_terrace_noise.py::test_stated_stds_hold_at_every_tick.
@@ -249,7 +291,8 @@ class Terrace(PureFactorization):
         return np.asarray(added * (self.rate / rate) ** 2)
 
     def suspects(self, ticks: int) -> list[int]:
-        """The noise of a running total grows from block to block, and is largest in one of the last."""
+        """The noise of a running total grows from block to block, and is largest in one of the
+        last."""
         return list(range(max(1, ticks - 2 * self.lengths[-1]), ticks + 1))
 
     def stated_suspects(self, ticks: int) -> IntArray:
@@ -260,7 +303,8 @@ class Terrace(PureFactorization):
         return self._worst_of(self.suspects(self.horizon))
 
     def worst_tick(self, width: int | None, last: int | None = None) -> tuple[int, float]:
-        """The tick with the largest std of a sum of the last `width` ticks (None: of all so far), and that std."""
+        """The tick with the largest std of a sum of the last `width` ticks (None: of all so far),
+        and that std."""
         end = last or self.horizon
         assert end is not None
         if width is None or width >= end:
@@ -270,20 +314,23 @@ class Terrace(PureFactorization):
             later = np.arange(1, min(end, width + 2 * self.lengths[-1]) + 1)
             earlier = np.maximum(later - width, 0)
         exact, _, _ = self.span_errors(earlier, later, self.rate)
-        likely = exact + MOST_ROUNDING >= exact.max() * (1 - 1e-12)  # rounding decides among these only
+        # rounding decides among these only
+        likely = exact + MOST_ROUNDING >= exact.max() * (1 - 1e-12)
         exact, earlier, later = exact[likely], earlier[likely], later[likely]
         variance = exact + self._rounding(earlier, later, self.rate)
         worst = int(np.argmax(variance))
         return int(later[worst]), math.sqrt(float(variance[worst]))
 
     def worst_std(self, width: int | None, last: int | None = None) -> float:
-        """The largest std of a sum of the last `width` ticks (None: of all so far), in grid units."""
+        """The largest std of a sum of the last `width` ticks (None: of all so far), in grid
+        units."""
         return self.worst_tick(width, last)[1]
 
-    # -- matrices, for tests ------------------------------------------------------------------------------------------
+    # -- matrices, for tests -----------------------------------------------------------------------
 
     def node_matrices(self, ticks: int) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """(L, R, share of each row of R) of all nodes that the first `ticks` ticks read, before any rounding.
+        """(L, R, share of each row of R) of all nodes that the first `ticks` ticks read, before any
+        rounding.
 
         Rows of R are whole blocks, so both cover the ticks of all open blocks.
         """
@@ -299,7 +346,9 @@ class Terrace(PureFactorization):
         for level, length in enumerate(self.lengths):
             for number in range(size // length):
                 right[starts[level] + number, number * length : (number + 1) * length] = 1.0
-            shares[starts[level] : starts[level] + size // length] = self.design.shares[level] / SHARES
+            shares[starts[level] : starts[level] + size // length] = (
+                self.design.shares[level] / SHARES
+            )
         means = np.eye(size, offset)  # of the sum over a block, given all inside it
         gains = []
         for level, length in enumerate(self.lengths[1:], 1):
@@ -323,7 +372,8 @@ class Terrace(PureFactorization):
 
 
 def added_up(parts: FloatArray, constants: FloatArray) -> FloatArray:
-    """The sum over columns of part × constant, the same to the last bit for one row and for many."""
+    """The sum over columns of part × constant, the same to the last bit for one row and for
+    many."""
     total = np.zeros(len(parts))
     for column, constant in zip(parts.T, constants.tolist(), strict=True):
         total = total + column * constant
@@ -336,7 +386,8 @@ _WAVES = range(1, 13)  # from a tenth of a unit on, the next ones are below 1e-1
 
 
 def rounding_variance(std: FloatArray) -> FloatArray:
-    """E f·(1 − f) of the fraction f of a normal number of this std: what rounding up with chance f adds.
+    """E f·(1 − f) of the fraction f of a normal number of this std: what rounding up with chance f
+    adds.
 
     Far below one unit that is E|x| − E x², up to e^(−1/(2·std²)).
     """

@@ -1,10 +1,11 @@
 """Dyadic trees: the binary mechanism and Honaker's two refinements of it.
 
-A prefix of t ticks is the union of dyadic intervals, one per set bit of t. Ordered by where they end, the intervals
-that are ever used form a square lower-triangular R (a Fenwick tree): row t covers the last lowbit(t) ticks up to t.
-The textbook tree also has right children. The binary mechanism never reads them, and they do not change the column
-norm; Honaker's variant reads them, so it draws normals for all nodes. `honaker-full` is the best linear estimate of
-every prefix from all nodes, future ones too.
+A prefix of t ticks is the union of dyadic intervals, one per set bit of t. Ordered by where they
+end, the intervals that are ever used form a square lower-triangular R (a Fenwick tree): row t
+covers the last lowbit(t) ticks up to t. The textbook tree also has right children. The binary
+mechanism never reads them, and they do not change the column norm; Honaker's variant reads them, so
+it draws normals for all nodes. `honaker-full` is the best linear estimate of every prefix from all
+nodes, future ones too.
 """
 
 from __future__ import annotations
@@ -15,7 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from evercount._validate import AnyArray, FloatArray, IntArray
-from evercount.factorizations.base import NORM_ROUNDING_MARGIN, Factorization, State, check_known_horizon
+from evercount.factorizations.base import (
+    NORM_ROUNDING_MARGIN,
+    Factorization,
+    State,
+    check_known_horizon,
+)
 
 
 def low_bit_level(ticks: IntArray) -> IntArray:
@@ -29,8 +35,10 @@ def tree_column_norm(horizon: int) -> float:
 
 
 def prefix_sums(values: AnyArray, prefixes: AnyArray, start: int) -> tuple[AnyArray, AnyArray]:
-    """Add up nodes along the chains of the tree: noise_t = values_t + noise_{t − lowbit(t)} for ticks start+1, …."""
-    # prefixes[j] is the noise at tick `start` with its bits below j cleared; no later tick reads others.
+    """Add up nodes along the chains of the tree: noise_t = values_t + noise_{t − lowbit(t)} for
+    ticks start+1, …."""
+    # prefixes[j] is the noise at tick `start` with its bits below j cleared; no later tick reads
+    # others.
     stop = start + len(values)
     noise = values.copy()
     for level in range(stop.bit_length() - 1, -1, -1):
@@ -50,7 +58,8 @@ def prefix_sums(values: AnyArray, prefixes: AnyArray, start: int) -> tuple[AnyAr
 
 
 class _DyadicTree(Factorization):
-    """What both streaming trees share: the column norm, the Gram matrix and where the worst tick lies."""
+    """What both streaming trees share: the column norm, the Gram matrix and where the worst tick
+    lies."""
 
     falling_gram = True  # an interval that holds i and k holds all ticks between
 
@@ -67,7 +76,8 @@ class _DyadicTree(Factorization):
 
 
 class BinaryTree(_DyadicTree):
-    """The binary mechanism (Dwork et al. 2010; Chan, Shi and Song 2011): std at tick t is σ·√popcount(t).
+    """The binary mechanism (Dwork et al. 2010; Chan, Shi and Song 2011): std at tick t is
+    σ·√popcount(t).
 
     Args:
         horizon: The number of ticks.
@@ -108,10 +118,11 @@ class BinaryTree(_DyadicTree):
 
 
 class Honaker(_DyadicTree):
-    """Honaker's variant, online: each interval's count is estimated from all nodes at and below it, all of them past.
+    """Honaker's variant, online: each interval's count is estimated from all nodes at and below it,
+    all of them past.
 
-    The estimate of an interval of 2^h ticks has variance v_h with v_0 = 1, v_h = 2v_{h−1}/(2v_{h−1}+1), and weight
-    v_h on its own node. The column norm is that of the full tree.
+    The estimate of an interval of 2^h ticks has variance v_h with v_0 = 1, v_h =
+    2v_{h−1}/(2v_{h−1}+1), and weight v_h on its own node. The column norm is that of the full tree.
 
     Args:
         horizon: The number of ticks.
@@ -186,12 +197,19 @@ class Honaker(_DyadicTree):
 
 
 def node_estimates(
-    z: AnyArray, newest: AnyArray, start: int, stop: int, combine: Callable[[int, AnyArray, AnyArray], AnyArray]
+    z: AnyArray,
+    newest: AnyArray,
+    start: int,
+    stop: int,
+    combine: Callable[[int, AnyArray, AnyArray], AnyArray],
 ) -> tuple[AnyArray, AnyArray]:
-    """(largest node that ends at each tick of start+1 … stop, newest of each level) of `Honaker`, in any arithmetic."""
-    # `combine` makes a node from (level, own normal, sum of its children). Normals of one tick are ordered by level.
+    """(largest node that ends at each tick of start+1 … stop, newest of each level) of `Honaker`,
+    in any arithmetic."""
+    # `combine` makes a node from (level, own normal, sum of its children). Normals of one tick are
+    # ordered by level.
     numbers = np.arange(start + 1, stop + 1)
-    offset = np.concatenate([[0], np.cumsum(1 + low_bit_level(numbers))])  # index of each tick's first normal
+    # index of each tick's first normal
+    offset = np.concatenate([[0], np.cumsum(1 + low_bit_level(numbers))])
     values = z[offset[:-1]]  # level 0: every tick
     estimates, after = values, newest.copy()
     if len(numbers):
@@ -202,7 +220,8 @@ def node_estimates(
         if not len(ends):
             break
         halves = np.concatenate([newest[level - 1 : level], estimates])
-        left = 1 - (start >> level - 1 & 1)  # the newest is a left half if the number of them is odd
+        # the newest is a left half if the number of them is odd
+        left = 1 - (start >> level - 1 & 1)
         pair = halves[left:][: 2 * len(ends)]
         estimates = combine(level, z[offset[ends - start - 1] + level], pair[::2] + pair[1::2])
         values[first - start - 1 :: 1 << level] = estimates
@@ -219,22 +238,26 @@ def node_variances(levels: int) -> FloatArray:
 
 
 class HonakerFull(Factorization):
-    """Honaker's full estimator: each prefix is estimated from all nodes of the tree, also those that end after t.
+    """Honaker's full estimator: each prefix is estimated from all nodes of the tree, also those
+    that end after t.
 
-    It streams, although it reads the future: M·x + L·z needs the noise of future nodes and not their data. Noise of the
-    estimator's covariance M·(RᵀR)⁻¹·Mᵀ, R the tree, is drawn at the boundaries of nodes from the top down: that of the
-    complete tree has variance v_H, and that in the middle of a node of height h + 1 is the mean of its two ends plus
-    √(v_h/2) times a fresh normal (given a node's count, the left half's estimate is the mean of two independent ones of
-    variance v_h). One normal per tick, and one number per level and cell to remember. `balanced` has less error.
+    It streams, although it reads the future: M·x + L·z needs the noise of future nodes and not
+    their data. Noise of the estimator's covariance M·(RᵀR)⁻¹·Mᵀ, R the tree, is drawn at the
+    boundaries of nodes from the top down: that of the complete tree has variance v_H, and that in
+    the middle of a node of height h + 1 is the mean of its two ends plus √(v_h/2) times a fresh
+    normal (given a node's count, the left half's estimate is the mean of two independent ones of
+    variance v_h). One normal per tick, and one number per level and cell to remember. `balanced`
+    has less error.
 
-    The right factor is a table of Haar wavelets: 1/√v_H for the complete tree, and for each node of height h + 1 the
-    number ±1/√(2·v_h) with a plus on its left half and a minus on its right half.
+    The right factor is a table of Haar wavelets: 1/√v_H for the complete tree, and for each node of
+    height h + 1 the number ±1/√(2·v_h) with a plus on its left half and a minus on its right half.
 
-    **Guarantee.** L·R′ = M and R′ᵀR′ = RᵀR, so sensitivities are those of the tree. Let a node of height h + 1 be the
-    lowest that holds ticks i and k. Its wavelet adds −1/(2·v_h) = −(1 − 2^−(h+1)) to entry (i, k), each higher one
-    1 − 2^−g for its height g, and the complete tree 1/v_H = 2 − 2^−H: together H − h, the number of nodes that hold
-    both. On the diagonal it is H + 1. The wavelet of a node that begins after tick T is 0 on ticks 1 … T, so the
-    sums are complete for every horizon. That R′ reads the future does no harm, also with adaptive inputs:
+    **Guarantee.** L·R′ = M and R′ᵀR′ = RᵀR, so sensitivities are those of the tree. Let a node of
+    height h + 1 be the lowest that holds ticks i and k. Its wavelet adds −1/(2·v_h) = −(1 −
+    2^−(h+1)) to entry (i, k), each higher one 1 − 2^−g for its height g, and the complete tree
+    1/v_H = 2 − 2^−H: together H − h, the number of nodes that hold both. On the diagonal it is H
+    + 1. The wavelet of a node that begins after tick T is 0 on ticks 1 … T, so the sums are
+    complete for every horizon. That R′ reads the future does no harm, also with adaptive inputs:
     `sensitivity.proof.md`, "Nodes of the future". Tests:
     tests/factorizations/test_factorizations_numbers.py::test_honaker_full_streams_the_best_estimate,
     tests/queries/test_queries_matching.py::test_gram_matrices_fall.
@@ -250,7 +273,8 @@ class HonakerFull(Factorization):
     """
 
     name = "honaker-full"
-    falling_gram = True  # that of the tree, where an interval that holds i and k holds all ticks between
+    # that of the tree, where an interval that holds i and k holds all ticks between
+    falling_gram = True
 
     def __init__(self, horizon: int) -> None:
         self.horizon: int = check_known_horizon(horizon)
@@ -274,7 +298,9 @@ class HonakerFull(Factorization):
         for level in range(self.height + 1):
             node = self.horizon >> level
             third = (1 << level) // 3
-            ticks |= {(start << level) + third + more for start in (node - 1, node) for more in (0, 1)}
+            ticks |= {
+                (start << level) + third + more for start in (node - 1, node) for more in (0, 1)
+            }
         return self._worst_of(sorted(tick for tick in ticks if 1 <= tick <= self.horizon))
 
     def difference_norm(self, earlier: int, later: int) -> float:
@@ -288,18 +314,22 @@ class HonakerFull(Factorization):
         return np.sqrt(np.maximum(apart, 0.0))
 
     def _covariance(self, s: IntArray, t: IntArray) -> FloatArray:
-        """Covariance of the noise at ticks s ≤ t in units of σ², from the top down until a middle parts them."""
-        # Noise inside a node is a line between its two ends plus fresh noise, which is independent on both sides of the
-        # middle. So where the middle lies between s and t, only the lines matter.
+        """Covariance of the noise at ticks s ≤ t in units of σ², from the top down until a middle
+        parts them."""
+        # Noise inside a node is a line between its two ends plus fresh noise, which is independent
+        # on both sides of the middle. So where the middle lies between s and t, only the lines
+        # matter.
         begin = np.zeros(np.shape(s), dtype=np.int64)
-        left, both = np.zeros(begin.shape), np.zeros(begin.shape)  # variance at the begin; covariance with the end
+        # variance at the begin; covariance with the end
+        left, both = np.zeros(begin.shape), np.zeros(begin.shape)
         right = np.full(begin.shape, self.variances[-1])  # variance at the end
         result, parted = np.where(s > 0, right, 0.0), np.zeros(begin.shape, dtype=bool)
         for level in range(self.height - 1, -1, -1):
             half = 1 << level
             middle = begin + half
             own = (left + right + 2 * both) / 4 + self.variances[level] / 2
-            before, after = (left + both) / 2, (both + right) / 2  # covariance of the middle with both ends
+            # covariance of the middle with both ends
+            before, after = (left + both) / 2, (both + right) / 2
             a, b = (s - begin) / half, (t - middle) / half
             lines = (1 - a) * ((1 - b) * before + b * both) + a * ((1 - b) * own + b * after)
             parts = ~parted & (s <= middle) & (middle <= t)
@@ -319,7 +349,9 @@ class HonakerFull(Factorization):
         right[0] = 1 / self._own[height]
         for level in range(height):
             begins = np.arange(0, size, 2 << level)
-            for begin, row in zip(begins.tolist(), draw_of_middle(begins, level, height).tolist(), strict=True):
+            for begin, row in zip(
+                begins.tolist(), draw_of_middle(begins, level, height).tolist(), strict=True
+            ):
                 middle = begin + (1 << level)
                 right[row, begin:middle] = 0.5 / self._own[level]
                 right[row, middle : middle + (1 << level)] = -0.5 / self._own[level]
@@ -339,26 +371,36 @@ class HonakerFull(Factorization):
         def combine(level: int, own: FloatArray, pair: FloatArray) -> FloatArray:
             return np.asarray(pair / 2 + self._own[level] * own)
 
-        noise, ends = noise_at_boundaries(z, state.arrays[0], state.tick, state.tick + ticks, combine)
+        noise, ends = noise_at_boundaries(
+            z, state.arrays[0], state.tick, state.tick + ticks, combine
+        )
         return noise, State(state.tick + ticks, (ends,))
 
 
 def known_boundaries(tick: int, height: int) -> int:
-    """Boundaries with known noise after a tick: a node's end lies ahead for each zero in the bits of t − 1."""
+    """Boundaries with known noise after a tick: a node's end lies ahead for each zero in the bits
+    of t − 1."""
     return tick + height - (tick - 1).bit_count() if tick else 0
 
 
 def draw_of_middle(begins: IntArray, level: int, height: int) -> IntArray:
-    """The number of the normal in the middle of each node of 2^(level+1) ticks, from the tick before its first."""
+    """The number of the normal in the middle of each node of 2^(level+1) ticks, from the tick
+    before its first."""
     return np.asarray(begins + height - level - np.bitwise_count(begins), dtype=np.int64)
 
 
 def noise_at_boundaries(
-    z: AnyArray, ends: AnyArray, start: int, stop: int, combine: Callable[[int, AnyArray, AnyArray], AnyArray]
+    z: AnyArray,
+    ends: AnyArray,
+    start: int,
+    stop: int,
+    combine: Callable[[int, AnyArray, AnyArray], AnyArray],
 ) -> tuple[AnyArray, AnyArray]:
-    """(noise at ticks start+1 … stop, ends of the nodes that hold `stop`) of `HonakerFull`, in any arithmetic."""
-    # `combine` makes the noise in the middle of a node from (level, own normal, sum of that at its ends), and for the
-    # highest level that at the end of the tree from (level, own normal, 0). Normals of a tick come from the top down.
+    """(noise at ticks start+1 … stop, ends of the nodes that hold `stop`) of `HonakerFull`, in any
+    arithmetic."""
+    # `combine` makes the noise in the middle of a node from (level, own normal, sum of that at its
+    # ends), and for the highest level that at the end of the tree from (level, own normal, 0).
+    # Normals of a tick come from the top down.
     height, size = len(ends) - 1, stop - start
     levels = np.arange(height + 1)
     drawn = known_boundaries(start, height)

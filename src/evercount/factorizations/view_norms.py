@@ -1,4 +1,5 @@
-"""Errors of what people read: the worst tick of a view (per tick, the last N ticks, the running total)."""
+"""Errors of what people read: the worst tick of a view (per tick, the last N ticks, the running
+total)."""
 
 from __future__ import annotations
 
@@ -15,22 +16,29 @@ from evercount.factorizations.laplace_choice import EndlessBridge
 from evercount.factorizations.row_weighted import SquareRoot, Weighted
 
 
-def worst_view(factorization: Factorization, width: int | None, last: int | None = None) -> tuple[int, float]:
-    """The tick with the largest norm of the sum of the last `width` ticks (None: of all), and that norm.
+def worst_view(
+    factorization: Factorization, width: int | None, last: int | None = None
+) -> tuple[int, float]:
+    """The tick with the largest norm of the sum of the last `width` ticks (None: of all), and that
+    norm.
 
-    The row-weighted family has few maxima, and wide ones: exact norms at 16 ticks in each doubling of the distance from
-    the ends find it, and a search between the neighbours of the best. Other factorizations are searched on a grid.
+    The row-weighted family has few maxima, and wide ones: exact norms at 16 ticks in each doubling
+    of the distance from the ends find it, and a search between the neighbours of the best. Other
+    factorizations are searched on a grid.
 
     Test: tests/factorizations/test_view_norms.py::test_the_worst_norm_is_that_of_the_dense_matrix.
     """
     if not isinstance(factorization, Bridge | EndlessBridge | Weighted):
         return _search(factorization, width, last)
-    parameters = (hashlib.sha256(array.tobytes()).digest() for array in factorization.public_parameters())
+    parameters = (
+        hashlib.sha256(array.tobytes()).digest() for array in factorization.public_parameters()
+    )
     known = type(factorization), factorization.horizon, tuple(parameters), width, last
     if len(_found) > MOST_FOUND:
         _found.clear()  # perhaps while another thread is between the next two lines
     found = _found.get(known)
-    if found is None:  # a search takes up to a second; streams of one declaration have the same numbers
+    # a search takes up to a second; streams of one declaration have the same numbers
+    if found is None:
         found = _found[known] = _search(factorization, width, last)
     return found
 
@@ -48,7 +56,9 @@ def _search(factorization: Factorization, width: int | None, last: int | None) -
         return factorization.worst_row()
     grid = tick_grid(end)
     if width is not None and width < end:  # the ticks around the one from which on windows are full
-        grid = np.unique(np.concatenate([grid, width + tick_grid(end - width), width + tick_grid(width)[:3] - 1]))
+        grid = np.unique(
+            np.concatenate([grid, width + tick_grid(end - width), width + tick_grid(width)[:3] - 1])
+        )
         grid = grid[grid <= end]
     norms = _exact(factorization, width, grid)
     best = int(np.argmax(norms))

@@ -1,1 +1,2 @@
-"""Files and clocks: rows → ticks × cells → a release file that only grows. DuckDB does the reading."""
+"""Files and clocks: rows → ticks × cells → a release file that only grows. DuckDB does the
+reading."""

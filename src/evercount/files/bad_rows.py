@@ -1,11 +1,11 @@
 """Bad, late and new rows: which they are, on which lines, and why.
 
-Bad rows are listed only when the count has found some, or when the operator asks for the list. What is written is raw
-input, for the operator's eyes: the file gets the permissions 0600.
+Bad rows are listed only when the count has found some, or when the operator asks for the list. What
+is written is raw input, for the operator's eyes: the file gets the permissions 0600.
 
-Where late rows count, each must count once, and files only grow. A file is known by its beginning: the state keeps how
-many bytes of each were read, and their digest. A file of another name that begins with what was read of a file that is
-gone is that file, renamed or moved.
+Where late rows count, each must count once, and files only grow. A file is known by its beginning:
+the state keeps how many bytes of each were read, and their digest. A file of another name that
+begins with what was read of a file that is gone is that file, renamed or moved.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Reject:
 
     The text is raw input, for the operator's eyes: neither `str` nor `repr` shows it.
 
-    `exact` is False where empty lines or line ends inside quotes make the number of the line uncertain. `file` is the
-    name of its file where there are several.
+    `exact` is False where empty lines or line ends inside quotes make the number of the line
+    uncertain. `file` is the name of its file where there are several.
 
     >>> print(Reject(7, "no time", ",north"))
     line 7: no time
@@ -58,14 +58,17 @@ class Reject:
     word: str = "line"  # what `line` counts; rows of a data frame from 0
 
     def __str__(self) -> str:
-        where = f"{self.file}, " * bool(self.file) + (self.word if self.exact else f"about {self.word}")
+        where = f"{self.file}, " * bool(self.file) + (
+            self.word if self.exact else f"about {self.word}"
+        )
         return f"{where} {self.line}: {self.reason}"
 
 
 @dataclass
 class LateRows:
-    """Which rows are late: those of ticks before `first` that were not there when the last run published. By the name
-    of the file, `before` is what that run had read, and `now` what `find_rejects` reads."""
+    """Which rows are late: those of ticks before `first` that were not there when the last run
+    published. By the name of the file, `before` is what that run had read, and `now` what
+    `find_rejects` reads."""
 
     first: int
     before: dict[str, SeenRows]
@@ -73,10 +76,13 @@ class LateRows:
 
 
 def find_rejects(
-    files: tuple[Source, ...], declaration: StreamDeclaration, scratch: Path, late: LateRows | None = None
+    files: tuple[Source, ...],
+    declaration: StreamDeclaration,
+    scratch: Path,
+    late: LateRows | None = None,
 ) -> Iterator[Reject]:
-    """All rows that do not count, file by file: those that could not be parsed, then the others in file order. With
-    `late` also late ones."""
+    """All rows that do not count, file by file: those that could not be parsed, then the others in
+    file order. With `late` also late ones."""
     for source in files:
         name = source.name if len(files) > 1 else ""
         with open_files((source,), declaration, scratch) as (connection, _):
@@ -101,17 +107,26 @@ def find_rejects(
                 for n, reason, *fields in rows:
                     text = fields[0] if source.json_lines else _joined(fields, source.delimiter)
                     said = REASONS[reason] if reason > 0 else is_late
-                    yield Reject(line_of(n), said, text, exact, name, "row" if source.frame is not None else "line")
+                    yield Reject(
+                        line_of(n),
+                        said,
+                        text,
+                        exact,
+                        name,
+                        "row" if source.frame is not None else "line",
+                    )
 
 
 def _read_before(
     connection: DuckDBPyConnection, source: Source, declaration: StreamDeclaration, late: LateRows
 ) -> tuple[int, str]:
-    """How many rows at the beginning of the file the last run had read, and what to call the others of closed ticks."""
+    """How many rows at the beginning of the file the last run had read, and what to call the others
+    of closed ticks."""
     before = late.before.get(source.name, SeenRows(0, ""))
     row: Any = connection.execute(
-        f"SELECT count(*), bit_xor(code), bit_xor(code) FILTER (n <= {before.rows}) FROM "
-        f"(SELECT n, hash(n, t, k, v, who) AS code FROM ({row_fields(source, columns_of(declaration), True)}))"
+        f"SELECT count(*), bit_xor(code), bit_xor(code) FILTER (n <= {before.rows}) FROM (SELECT "
+        "n, hash(n, t, k, v, who) AS code FROM "
+        f"({row_fields(source, columns_of(declaration), True)}))"
     ).fetchone()
     late.now[source.name] = SeenRows(int(row[0]), str(row[1]))
     if before.rows and before.rows <= row[0] and str(row[2]) == before.digest:
@@ -120,7 +135,8 @@ def _read_before(
 
 
 def write_rejects(path: Path, rejects: Iterable[Reject], several: bool) -> None:
-    """Write rows that do not count as a private CSV: line, reason, row; the file first where there are `several`."""
+    """Write rows that do not count as a private CSV: line, reason, row; the file first where there
+    are `several`."""
     with replaced(path) as raw:
         file = io.TextIOWrapper(raw, encoding="utf-8", newline="")
         writer = csv.writer(file, lineterminator="\n")
@@ -135,8 +151,8 @@ def _broken(connection: DuckDBPyConnection, source: Source, name: str) -> list[R
     if source.typed:
         return []
     errors = connection.execute(
-        "SELECT line_byte_position, any_value(csv_line), any_value(error_message) FROM reject_errors "
-        "GROUP BY line_byte_position ORDER BY line_byte_position"
+        "SELECT line_byte_position, any_value(csv_line), any_value(error_message) FROM "
+        "reject_errors GROUP BY line_byte_position ORDER BY line_byte_position"
     ).fetchall()
     rejects, line, at = [], 1, 0
     with source.open_bytes() as raw:
@@ -151,7 +167,9 @@ def _broken(connection: DuckDBPyConnection, source: Source, name: str) -> list[R
     return rejects
 
 
-def _lines(source: Source, broken: list[int], connection: DuckDBPyConnection) -> tuple[Callable[[int], int], bool]:
+def _lines(
+    source: Source, broken: list[int], connection: DuckDBPyConnection
+) -> tuple[Callable[[int], int], bool]:
     """From the number of a readable row to its line; and whether that is exact."""
     header = int(source.kind == "csv") - int(source.frame is not None)
     if source.typed:
@@ -165,30 +183,35 @@ def _lines(source: Source, broken: list[int], connection: DuckDBPyConnection) ->
     row: Any = connection.execute(f"SELECT count(*) FROM {source.scan()}").fetchone()
     # rows with number ≥ line − header − i come after the i-th broken line
     before = [line - header - i for i, line in enumerate(sorted(broken))]
-    return lambda n: n + header + bisect_left(before, n + 1), total == header + int(row[0]) + len(broken)
+    return lambda n: n + header + bisect_left(before, n + 1), total == header + int(row[0]) + len(
+        broken
+    )
 
 
 def _joined(fields: list[Any], delimiter: str) -> str:
     text = io.StringIO(newline="")
-    csv.writer(text, delimiter=delimiter, lineterminator="").writerow(["" if f is None else f for f in fields])
+    csv.writer(text, delimiter=delimiter, lineterminator="").writerow(
+        ["" if f is None else f for f in fields]
+    )
     return text.getvalue()
 
 
-# -- rows that the last run has not read -------------------------------------------------------------------------------
+# -- rows that the last run has not read -----------------------------------------------------------
 
 
 def split_new(
     sources: Sequence[Source], scratch: Path, earlier: Mapping[str, Prefix] | None
 ) -> tuple[tuple[Source, ...], tuple[Source, ...], dict[str, Prefix]]:
-    """Tell new rows from those that earlier runs have read (`earlier`; None: the first run that keeps it).
+    """Tell new rows from those that earlier runs have read (`earlier`; None: the first run that
+    keeps it).
 
-    Returns private copies of the files, which grow no more: all complete lines (a line that is still being written
-    waits for the next run), and the lines that the last run has not read (none where nobody can tell); and what has
-    been read of each file, by earlier runs too.
+    Returns private copies of the files, which grow no more: all complete lines (a line that is
+    still being written waits for the next run), and the lines that the last run has not read (none
+    where nobody can tell); and what has been read of each file, by earlier runs too.
 
-    **Guarantee.** A row is new in one run only, if files only grow and a row is in one file: what was read of a file is
-    found again under its name, or under another one once the file is gone. A file that changed under its name is
-    refused. Without `earlier` no row is new. Tests:
+    **Guarantee.** A row is new in one run only, if files only grow and a row is in one file: what
+    was read of a file is found again under its name, or under another one once the file is gone. A
+    file that changed under its name is refused. Without `earlier` no row is new. Tests:
     tests/files/test_late_files.py::test_every_row_is_new_once and
     tests/files/test_late_files.py::test_a_change_of_the_rule_counts_no_row_twice.
     """
@@ -201,8 +224,9 @@ def split_new(
         prefix, found = _copied(source, copy, [own] if own else list(gone.values()))
         if own is not None and own not in found:
             raise InputError(
-                f"{source.name} does not begin with what an earlier run has read of it. To tell late rows "
-                "from counted ones, files may only grow: restore the file as it was, and write corrections to a new one"
+                f"{source.name} does not begin with what an earlier run has read of it. To tell "
+                "late rows from counted ones, files may only grow: restore the file as it was, and "
+                "write corrections to a new one"
             )
         seen = max(found, key=lambda one: one.length, default=None)
         moved = next((name for name, one in gone.items() if one == seen), None)
@@ -212,12 +236,15 @@ def split_new(
         files.append(frozen)
         consumed[source.name] = prefix
         if earlier is not None and (seen is None or seen.length < prefix.length):
-            new.append(frozen if seen is None else _rest(frozen, scratch / f"new-{number}", seen.length))
+            new.append(
+                frozen if seen is None else _rest(frozen, scratch / f"new-{number}", seen.length)
+            )
     return tuple(files), tuple(new), consumed
 
 
 def _copied(source: Source, path: Path, wanted: Sequence[Prefix]) -> tuple[Prefix, list[Prefix]]:
-    """Copy the complete lines of a file (all of a Parquet file); what was copied, and which prefixes it begins with."""
+    """Copy the complete lines of a file (all of a Parquet file); what was copied, and which
+    prefixes it begins with."""
     digest, length = hashlib.blake2b(digest_size=32), 0
     found = [one for one in wanted if not one.length]  # every file begins with nothing
     ahead = sorted({one for one in wanted if one.length}, key=lambda one: one.length)

@@ -1,6 +1,8 @@
-"""Caps per user and period over events that need not fit into memory: which events count, and how many do not.
+"""Caps per user and period over events that need not fit into memory: which events count, and how
+many do not.
 
-How many each cap would drop, month by month, is for the operator who chooses the caps, and is never published.
+How many each cap would drop, month by month, is for the operator who chooses the caps, and is never
+published.
 """
 
 from __future__ import annotations
@@ -22,18 +24,24 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 
-UsedBefore = tuple[int, int]  # counted events and ticks of one user in the open period; 0 without a cap
-Groups = tuple[IntArray, IntArray, IntArray, IntArray]  # tick, cell, number of events and sum of units, by tick
-EVENTS_OF_A_STEP = 1 << 20  # about how many events one step looks at; all events of a user are in one step
+# counted events and ticks of one user in the open period; 0 without a cap
+UsedBefore = tuple[int, int]
+# tick, cell, number of events and sum of units, by tick
+Groups = tuple[IntArray, IntArray, IntArray, IntArray]
+# about how many events one step looks at; all events of a user are in one step
+EVENTS_OF_A_STEP = 1 << 20
 MOST_STEPS = 1024
-MOST_SUMS = 1 << 22  # up to so many groups are added up in an array that has a place for each possible one
-NUMBER_OF_USER = "hash(who)"  # SQL: faster to sort by than a text; used only where no two users share it
+# up to so many groups are added up in an array that has a place for each possible one
+MOST_SUMS = 1 << 22
+# SQL: faster to sort by than a text; used only where no two users share it
+NUMBER_OF_USER = "hash(who)"
 
 
 @dataclass(frozen=True)
 class UserRule:
-    """Which events of the table `event` count. The table holds place (the tick, 1 or more for an event), who, number
-    (`NUMBER_OF_USER`), us, cell and, with `ordered` and `valued`, o and units; its rows are in their order."""
+    """Which events of the table `event` count. The table holds place (the tick, 1 or more for an
+    event), who, number (`NUMBER_OF_USER`), us, cell and, with `ordered` and `valued`, o and units;
+    its rows are in their order."""
 
     caps: Caps
     period_of: Callable[[int], int]
@@ -44,19 +52,23 @@ class UserRule:
     def count(
         self, connection: DuckDBPyConnection, users: Mapping[str, UsedBefore]
     ) -> tuple[Groups, dict[str, UsedBefore]]:
-        """Tick, cell, number of events and sum of units of each group of events that count; and the users of the period
-        that is open after the ticks. `users` are those of the period in which the ticks begin.
+        """Tick, cell, number of events and sum of units of each group of events that count; and the
+        users of the period that is open after the ticks. `users` are those of the period in which
+        the ticks begin.
 
-        **Guarantee.** An event counts if its turn among its user's events of its tick is at most the room that the
-        user has there, `Caps.rooms`: by (time, row), or with a declared order by (time, order), where events at one
-        place share the last turn. Events that do not count for that take up room nevertheless. It looks at the places
-        of that user's events of one period alone: `queries/user_cap.proof.md`, Lemma 1 and Order. Tests:
+        **Guarantee.** An event counts if its turn among its user's events of its tick is at most
+        the room that the user has there, `Caps.rooms`: by (time, row), or with a declared order by
+        (time, order), where events at one place share the last turn. Events that do not count for
+        that take up room nevertheless. It looks at the places of that user's events of one period
+        alone: `queries/user_cap.proof.md`, Lemma 1 and Order. Tests:
         tests/files/test_cap_users.py::test_caps_are_those_of_plain_python and
         tests/files/test_cap_users.py::test_a_shared_number_of_two_users_is_noticed.
         """
         if not self.ticks:
             return _added_up(*(np.empty(0, np.int64),) * 4), dict(users)
-        begun, last, opened = map(self.period_of, (self.ticks.start, self.ticks.stop - 1, self.ticks.stop))
+        begun, last, opened = map(
+            self.period_of, (self.ticks.start, self.ticks.stop - 1, self.ticks.stop)
+        )
         remembered = opened == last and not self.caps.within_a_tick
         periods = np.fromiter(map(self.period_of, self.ticks), np.int64, len(self.ticks))
         table = _Users.of(connection, users, len(self.ticks))
@@ -73,8 +85,10 @@ class UserRule:
     def _step(
         self, rows: Mapping[str, AnyArray], table: _Users, periods: IntArray, opened: int | None
     ) -> tuple[AnyArray, IntArray]:
-        """Whether each row counts; and number, events and ticks of each user of the period `opened`."""
-        key = rows["number"] | (rows["place"] - self.ticks.start).astype(np.uint64)  # a number leaves room for the tick
+        """Whether each row counts; and number, events and ticks of each user of the period
+        `opened`."""
+        # a number leaves room for the tick
+        key = rows["number"] | (rows["place"] - self.ticks.start).astype(np.uint64)
         sorting = np.argsort(key)
         key = key[sorting]
         first = _changes(key)
@@ -89,14 +103,20 @@ class UserRule:
         if opened is None:
             return counted, np.empty((0, 3), np.int64)
         used = np.add.reduceat(count, begins) if len(begins) else begins
-        now = [np.zeros_like(begins) if self.caps.events is None else events + used, np.zeros_like(begins)]
+        now = [
+            np.zeros_like(begins) if self.caps.events is None else events + used,
+            np.zeros_like(begins),
+        ]
         if self.caps.ticks is not None:
             now[1] = np.minimum(ticks + length, self.caps.ticks)
         changed = (period[begins] == opened) & ((now[0] != events) | (now[1] != ticks))
         return counted, np.stack([who[begins].view(np.int64), *now], axis=1)[changed]
 
-    def _within(self, rows: Mapping[str, AnyArray], sorting: IntArray, came: IntArray, count: IntArray) -> AnyArray:
-        """Whether each row is among those of its visit that count. Only visits that have more are put in order."""
+    def _within(
+        self, rows: Mapping[str, AnyArray], sorting: IntArray, came: IntArray, count: IntArray
+    ) -> AnyArray:
+        """Whether each row is among those of its visit that count. Only visits that have more are
+        put in order."""
         counted = np.ones(len(sorting), bool)
         over = came > count
         if over.any():
@@ -108,8 +128,11 @@ class UserRule:
             turn = last_turns(visit, rows["us"][chosen], rows["o"][chosen])
             counted[chosen[turn <= count[visit]]] = True
         else:
-            by_time = np.lexsort((chosen, rows["us"][chosen], visit))  # a position is that of the row
-            turn = np.arange(len(visit)) - np.repeat(np.cumsum(came[partly]) - came[partly], came[partly])
+            # a position is that of the row
+            by_time = np.lexsort((chosen, rows["us"][chosen], visit))
+            turn = np.arange(len(visit)) - np.repeat(
+                np.cumsum(came[partly]) - came[partly], came[partly]
+            )
             counted[chosen[by_time[turn < count[visit]]]] = True
         return counted
 
@@ -124,23 +147,36 @@ class _Users:
     had: IntArray  # events and ticks of the known numbers, which are in order
 
     @classmethod
-    def of(cls, connection: DuckDBPyConnection, users: Mapping[str, UsedBefore], ticks: int) -> _Users:
+    def of(
+        cls, connection: DuckDBPyConnection, users: Mapping[str, UsedBefore], ticks: int
+    ) -> _Users:
         """Make the table `person`, and leave only the numbers of users in `event`."""
         free = ticks.bit_length()
         connection.execute(
-            "CREATE TEMP TABLE earlier AS SELECT unnest(?::VARCHAR[]) AS who, unnest(?::BIGINT[]) AS events, "
-            "unnest(?::BIGINT[]) AS ticks",
-            [list(users), [events for events, _ in users.values()], [ticks for _, ticks in users.values()]],
+            "CREATE TEMP TABLE earlier AS SELECT unnest(?::VARCHAR[]) AS who, unnest(?::BIGINT[]) "
+            "AS events, unnest(?::BIGINT[]) AS ticks",
+            [
+                list(users),
+                [events for events, _ in users.values()],
+                [ticks for _, ticks in users.values()],
+            ],
         )
-        everybody = "SELECT DISTINCT who FROM event WHERE place > 0" + " UNION SELECT who FROM earlier" * bool(users)
+        everybody = (
+            "SELECT DISTINCT who FROM event WHERE place > 0"
+            + " UNION SELECT who FROM earlier" * bool(users)
+        )
         connection.execute(
-            f"CREATE TEMP TABLE person AS SELECT who, {NUMBER_OF_USER} >> {free} << {free} AS number FROM ({everybody})"
+            f"CREATE TEMP TABLE person AS SELECT who, {NUMBER_OF_USER} >> {free} << {free} AS "
+            f"number FROM ({everybody})"
         )
-        ((persons, numbers),) = connection.execute("SELECT count(*), count(DISTINCT number) FROM person").fetchall()
+        ((persons, numbers),) = connection.execute(
+            "SELECT count(*), count(DISTINCT number) FROM person"
+        ).fetchall()
         if persons != numbers:
             connection.execute(f"UPDATE person SET number = rowid << {free}")
             connection.execute(
-                "UPDATE event SET number = person.number FROM person WHERE event.who = person.who AND place > 0"
+                "UPDATE event SET number = person.number FROM person WHERE event.who = person.who "
+                "AND place > 0"
             )
         connection.execute("ALTER TABLE event DROP who")
         before = connection.execute(
@@ -162,7 +198,8 @@ class _Users:
             yield {**rows, "number": rows["number"] >> self.free << self.free}
 
     def before(self, numbers: AnyArray, applies: AnyArray) -> tuple[IntArray, IntArray]:
-        """Events and ticks that users had before; 0 where that does not apply or nothing is known."""
+        """Events and ticks that users had before; 0 where that does not apply or nothing is
+        known."""
         had = np.zeros((len(numbers), 2), np.int64)
         if len(self.known):
             at = np.minimum(np.searchsorted(self.known, numbers), len(self.known) - 1)
@@ -174,16 +211,30 @@ class _Users:
         rows = np.concatenate([np.empty((0, 3), np.int64), *used])
         if not len(rows):
             return {}
-        person = self.connection.execute("SELECT number, who FROM person ORDER BY number").fetchnumpy()
-        who = person["who"][np.searchsorted(np.asarray(person["number"]), rows[:, 0].view(np.uint64))]
-        return dict(zip(who.tolist(), zip(rows[:, 1].tolist(), rows[:, 2].tolist(), strict=True), strict=True))
+        person = self.connection.execute(
+            "SELECT number, who FROM person ORDER BY number"
+        ).fetchnumpy()
+        who = person["who"][
+            np.searchsorted(np.asarray(person["number"]), rows[:, 0].view(np.uint64))
+        ]
+        return dict(
+            zip(
+                who.tolist(),
+                zip(rows[:, 1].tolist(), rows[:, 2].tolist(), strict=True),
+                strict=True,
+            )
+        )
 
 
 def _counted(
-    caps: Caps, came: IntArray, begins: IntArray, events: IntArray | int = 0, ticks: IntArray | int = 0
+    caps: Caps,
+    came: IntArray,
+    begins: IntArray,
+    events: IntArray | int = 0,
+    ticks: IntArray | int = 0,
 ) -> IntArray:
-    """How many events of each visit count. `begins` says where the visits of a user in one period begin, and `events`
-    and `ticks` what such a user had before."""
+    """How many events of each visit count. `begins` says where the visits of a user in one period
+    begin, and `events` and `ticks` what such a user had before."""
     length = np.diff(np.r_[begins, len(came)])
     each = came if caps.per_tick is None else np.minimum(came, caps.per_tick)
     sums = np.cumsum(each) - each
@@ -201,7 +252,9 @@ def _changes(*columns: AnyArray) -> IntArray:
     return np.flatnonzero(differs)
 
 
-def _added_up(place: AnyArray, cell: AnyArray, events: IntArray | int, units: AnyArray | int) -> Groups:
+def _added_up(
+    place: AnyArray, cell: AnyArray, events: IntArray | int, units: AnyArray | int
+) -> Groups:
     """Events and units of rows, or of groups, added up by place and cell, in this order."""
     if not len(place):
         return (np.empty(0, np.int64),) * 4
@@ -219,7 +272,8 @@ def _added_up(place: AnyArray, cell: AnyArray, events: IntArray | int, units: An
     return names[some] // cells + start, names[some] % cells, sums[0][some], sums[1][some]
 
 
-PER_TICK, TICKS, EVENTS = (1, 2, 3, 5, 10), (1, 3, 7, 14, 30), (1, 3, 10, 30, 100)  # tried besides those declared
+# tried besides those declared
+PER_TICK, TICKS, EVENTS = (1, 2, 3, 5, 10), (1, 3, 7, 14, 30), (1, 3, 10, 30, 100)
 WARNING = "For you alone: these shares are exact and reveal the data. Do not publish them."
 
 
@@ -249,19 +303,25 @@ class DroppedEvents:
 def dropped_events(
     files: tuple[Source, ...], declaration: StreamDeclaration, first: int, stop: int, scratch: Path
 ) -> DroppedEvents:
-    """What caps would drop of the events of ticks first … stop−1, each alone, and those of the declaration together.
-    Users begin with nothing used at `first`. Test: tests/files/test_dropped_events.py."""
+    """What caps would drop of the events of ticks first … stop−1, each alone, and those of the
+    declaration together. Users begin with nothing used at `first`. Test:
+    tests/files/test_dropped_events.py."""
     budget, schedule = declaration.budget, declaration.schedule
     tried = {f"max_per_tick {most}": Caps(per_tick=most) for most in PER_TICK}
     if budget.period_ticks != 1:
-        tried |= {f"max_ticks {most}": Caps(ticks=most) for most in TICKS if most < (budget.period_ticks or most + 1)}
+        tried |= {
+            f"max_ticks {most}": Caps(ticks=most)
+            for most in TICKS
+            if most < (budget.period_ticks or most + 1)
+        }
         tried |= {f"max_events {most}": Caps(events=most) for most in EVENTS}
     if Caps.of(budget) != Caps():
         tried = {"as declared": Caps.of(budget), **tried}
     with open_files(files, declaration, scratch) as (connection, _):
         visits = connection.execute(
             "SELECT dense_rank() OVER (ORDER BY who) AS person, place, count(*) AS events FROM "
-            f"({placed(files, declaration, first, stop)}) WHERE place > 0 GROUP BY who, place ORDER BY person, place"
+            f"({placed(files, declaration, first, stop)}) WHERE place > 0 GROUP BY who, place "
+            "ORDER BY person, place"
         ).fetchnumpy()
     ticks, tick = np.unique(np.asarray(visits["place"], np.int64), return_inverse=True)
     named = [schedule.show(schedule.start_of(one))[:7] for one in ticks.tolist()]

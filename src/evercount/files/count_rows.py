@@ -35,7 +35,8 @@ class CountedRows:
 
     totals: TickTotals | TickEvents
     bad: int = 0  # the number of rows that are not events
-    users: Mapping[str, UsedBefore] = field(default_factory=dict)  # in the period that is open after this run
+    # in the period that is open after this run
+    users: Mapping[str, UsedBefore] = field(default_factory=dict)
 
 
 def count(
@@ -49,17 +50,20 @@ def count(
     users: Mapping[str, UsedBefore] | None = None,
     reading: StreamDeclaration | None = None,
 ) -> CountedRows:
-    """Add up the events of ticks first … stop−1 (1-based); rows of other ticks are checked and left alone.
+    """Add up the events of ticks first … stop−1 (1-based); rows of other ticks are checked and left
+    alone.
 
-    `late` holds the rows that the run before has not seen: those in ticks before `first` are counted in `first`; of a
-    stream whose ticks are revised, for their own tick, if it is still revised.
-    `users` are those of the run before: what each has used of the caps in the period of `first`. `reading` is the
-    declaration with keys that join later: their rows are legal, and left out before anything is counted.
+    `late` holds the rows that the run before has not seen: those in ticks before `first` are
+    counted in `first`; of a stream whose ticks are revised, for their own tick, if it is still
+    revised. `users` are those of the run before: what each has used of the caps in the period of
+    `first`. `reading` is the declaration with keys that join later: their rows are legal, and left
+    out before anything is counted.
 
-    **Guarantee.** One event adds to one cell of one tick: 1 for counts and histograms, a value in [lo, hi] rounded to
-    the grid for sums; this is the promise that `Query.encode_totals` asks for. Where it is added depends on the event
-    and on public facts only (its own time, key and value; with `late`, the run in which its row was first there). With
-    a user column, events beyond the caps of their user and period are left out, which looks at that user's events only:
+    **Guarantee.** One event adds to one cell of one tick: 1 for counts and histograms, a value in
+    [lo, hi] rounded to the grid for sums; this is the promise that `Query.encode_totals` asks for.
+    Where it is added depends on the event and on public facts only (its own time, key and value;
+    with `late`, the run in which its row was first there). With a user column, events beyond the
+    caps of their user and period are left out, which looks at that user's events only:
     `cap_users.py`. Tests: tests/files/test_count_rows.py, against plain Python.
     """
     query = declaration.query
@@ -73,16 +77,25 @@ def count(
             groups, bad, known = scan.capped(users or {})
     if query.discovery is not None:
         return CountedRows(_by_name(first, stop, groups, names), bad, known)
-    return CountedRows(revised_totals(declaration, first, stop, *rows_of(query).totals(*groups)), bad, known)
+    return CountedRows(
+        revised_totals(declaration, first, stop, *rows_of(query).totals(*groups)), bad, known
+    )
 
 
 def revised_totals(
-    declaration: StreamDeclaration, first: int, stop: int, tick: IntArray, cell: IntArray, total: IntArray
+    declaration: StreamDeclaration,
+    first: int,
+    stop: int,
+    tick: IntArray,
+    cell: IntArray,
+    total: IntArray,
 ) -> TickTotals:
-    """Totals of ticks first … stop−1; those of earlier ticks are late, and count for their own in `first`.
+    """Totals of ticks first … stop−1; those of earlier ticks are late, and count for their own in
+    `first`.
 
-    **Guarantee.** An event counts for its own tick at one lag, that of the tick that is open when it comes, or not at
-    all: `engine/revisions.proof.md`. Test: tests/files/test_late_files.py::test_files_are_revised_as_the_library_does.
+    **Guarantee.** An event counts for its own tick at one lag, that of the tick that is open when
+    it comes, or not at all: `engine/revisions.proof.md`. Test:
+    tests/files/test_late_files.py::test_files_are_revised_as_the_library_does.
     """
     cells, lags = declaration.query.cells, (declaration.revise_for or 0) + 1
     lag = np.maximum(first - tick, 0)
@@ -109,10 +122,12 @@ class _Scan:
     reading: StreamDeclaration
 
     def _placed(self, files: tuple[Source, ...], first: int, stop: int) -> str:
-        """SQL: the events of some ticks, as `placed`; without those of keys that have not joined yet.
+        """SQL: the events of some ticks, as `placed`; without those of keys that have not joined
+        yet.
 
-        **Guarantee.** Which events are left out follows from their own keys and ticks, so neighbours stay neighbours.
-        Test: tests/files/test_join_at_a_date.py::test_keys_join_at_a_date_as_in_two_runs.
+        **Guarantee.** Which events are left out follows from their own keys and ticks, so
+        neighbours stay neighbours. Test:
+        tests/files/test_join_at_a_date.py::test_keys_join_at_a_date_as_in_two_runs.
         """
         rows = placed(files, self.reading, first, stop)
         if self.reading is self.declaration:
@@ -127,25 +142,38 @@ class _Scan:
         parts = [tuple(column[tick > 0] for column in (tick, cell, events, units))]
         if late := self._late_rows():
             place = "place" if self.declaration.revise_for else f"{self.first} AS place"
-            parts.insert(0, self._added_up(f"SELECT {place}, cell, units FROM ({late}) WHERE place > 0"))
+            parts.insert(
+                0, self._added_up(f"SELECT {place}, cell, units FROM ({late}) WHERE place > 0")
+            )
         tick, cell, events, units = (np.concatenate(column) for column in zip(*parts, strict=True))
         return (tick, cell, events, units), bad, {}
 
     def capped(self, users: Mapping[str, UsedBefore]) -> tuple[Groups, int, dict[str, UsedBefore]]:
-        """As `groups`, for what the caps of users leave; and the users of the period that is open afterwards."""
+        """As `groups`, for what the caps of users leave; and the users of the period that is open
+        afterwards."""
         bad = self._make_table(f", {NUMBER_OF_USER} AS number")
         caps, revise_for = self.declaration.user_caps, self.declaration.revise_for
         assert caps is not None
         ticks = range(max(1, self.first - (revise_for or 0)), self.stop)
-        rule = UserRule(caps.caps, caps.period_of, ticks, ordered=bool(self._order), valued=bool(self._units))
+        rule = UserRule(
+            caps.caps, caps.period_of, ticks, ordered=bool(self._order), valued=bool(self._units)
+        )
         groups, known = rule.count(self.connection, users)
-        return groups, bad, known if revise_for is None else users_after(known, self.stop - 1, revise_for + 1)
+        return (
+            groups,
+            bad,
+            known if revise_for is None else users_after(known, self.stop - 1, revise_for + 1),
+        )
 
     def users_by_tick(self) -> tuple[TickEvents, int]:
-        """The events of each tick in order, for queries that name users; and bad rows. Unless the query says that they
-        matter, later events of the same user and key in the same tick are left out."""
+        """The events of each tick in order, for queries that name users; and bad rows. Unless the
+        query says that they matter, later events of the same user and key in the same tick are left
+        out."""
         bad = self._make_table()
-        first = f"QUALIFY row_number() OVER (PARTITION BY place, who, cell ORDER BY us{self._order}, rowid) = 1 "
+        first = (
+            f"QUALIFY row_number() OVER (PARTITION BY place, who, cell ORDER BY us{self._order}, "
+            "rowid) = 1 "
+        )
         rows = self.connection.execute(
             "SELECT place, who, cell FROM event WHERE place > 0 "
             f"{'' if rows_of(self.declaration.query).repeats else first}"
@@ -168,52 +196,66 @@ class _Scan:
 
     def _late_rows(self) -> str:
         """SQL: the late rows, whose place is their own tick; nothing where there are none."""
-        return self._placed(self.late, 1, self.first) if self.late and self.first < self.stop else ""
+        return (
+            self._placed(self.late, 1, self.first) if self.late and self.first < self.stop else ""
+        )
 
     def _make_table(self, more: str = "") -> int:
-        """Make the table `event`, which DuckDB may spill to disk: rows in the order of the files. Returns bad rows."""
+        """Make the table `event`, which DuckDB may spill to disk: rows in the order of the files.
+        Returns bad rows."""
         columns = f"cell{self._units}, who, us{self._order}{more}"
-        # of a revised stream, the events of a user for each tick have caps of their own, and a run counts them at once
+        # of a revised stream, the events of a user for each tick have caps of their own, and a run
+        # counts them at once
         revise_for = self.declaration.revise_for
         by_day = "" if revise_for is None else "SELECT * REPLACE (place || ' ' || who AS who) FROM "
         small = "INTEGER" if self.stop < 2**31 else "BIGINT"
         self.connection.execute(
-            f"CREATE TEMP TABLE event AS SELECT place::{small} AS place, {columns} "
-            f"FROM ({by_day}({self._placed(self.files, self.first, self.stop)})) WHERE place IS NOT NULL"
+            f"CREATE TEMP TABLE event AS SELECT place::{small} AS place, {columns} FROM "
+            f"({by_day}({self._placed(self.files, self.first, self.stop)})) WHERE place IS NOT "
+            "NULL"
         )
         ((bad,),) = self.connection.execute("SELECT count(*) FROM event WHERE place < 0").fetchall()
         bad += unreadable(self.connection, self.files)
-        if late := self._late_rows():  # their times lie before all others, so their place in the table does not matter
-            place, oldest = (self.first, 1) if revise_for is None else ("place", max(1, self.first - revise_for))
+        # their times lie before all others, so their place in the table does not matter
+        if late := self._late_rows():
+            place, oldest = (
+                (self.first, 1)
+                if revise_for is None
+                else ("place", max(1, self.first - revise_for))
+            )
             late = f"SELECT {place}, {columns} FROM ({by_day}({late})) WHERE place >= {oldest}"
             self.connection.execute(f"INSERT INTO event {late}")
         return int(bad)
 
     def _added_up(self, rows: str) -> Groups:
-        """The rows of a SELECT with place, cell and units, added up by place and cell; without a place left out."""
-        # Without a condition in SQL: DuckDB would compute the place of every row twice, for the condition and itself.
+        """The rows of a SELECT with place, cell and units, added up by place and cell; without a
+        place left out."""
+        # Without a condition in SQL: DuckDB would compute the place of every row twice, for the
+        # condition and itself.
         units = "sum(units)::BIGINT" if self._units else "0::BIGINT"
         groups = self.connection.execute(
-            f"SELECT place, cell, count(*) AS events, {units} AS total FROM ({rows}) GROUP BY place, cell "
-            "ORDER BY place, cell"
+            f"SELECT place, cell, count(*) AS events, {units} AS total FROM ({rows}) GROUP BY "
+            "place, cell ORDER BY place, cell"
         ).fetchnumpy()
         has_place = ~np.ma.getmaskarray(groups["place"])
         # bad rows may have no cell and no units: they are counted, and nothing else is read of them
         tick, cell, events, total = (
-            np.ma.filled(groups[name][has_place], 0).astype(np.int64) for name in ("place", "cell", "events", "total")
+            np.ma.filled(groups[name][has_place], 0).astype(np.int64)
+            for name in ("place", "cell", "events", "total")
         )
         return tick, cell, events, total
 
 
 def unreadable(connection: DuckDBPyConnection, files: tuple[Source, ...]) -> int:
-    """The number of lines of the last scan that could not be parsed. InputError where it is not certain after such a
-    line where the next row begins."""
+    """The number of lines of the last scan that could not be parsed. InputError where it is not
+    certain after such a line where the next row begins."""
     if all(source.typed for source in files):
         return 0
     errors = connection.execute(
-        "SELECT line, file_path, error_type::VARCHAR FROM reject_errors JOIN reject_scans USING (scan_id, file_id) "
-        f"WHERE (error_type::VARCHAR IN ('{TOO_LONG}', 'INVALID STATE') OR (error_type::VARCHAR = "
-        "'UNQUOTED VALUE' AND contains(rtrim(csv_line, chr(10) || chr(13)), chr(10)))) ORDER BY ALL"
+        "SELECT line, file_path, error_type::VARCHAR FROM reject_errors JOIN reject_scans USING "
+        f"(scan_id, file_id) WHERE (error_type::VARCHAR IN ('{TOO_LONG}', 'INVALID STATE') OR "
+        "(error_type::VARCHAR = 'UNQUOTED VALUE' AND contains(rtrim(csv_line, chr(10) || chr(13)), "
+        "chr(10)))) ORDER BY ALL"
     ).fetchall()
     by_path = {str(source.path.absolute()): source for source in files}
     for line, path, kind in errors:
@@ -222,8 +264,8 @@ def unreadable(connection: DuckDBPyConnection, files: tuple[Source, ...]) -> int
             long = "a row is longer than 2,000,000 bytes (is a quote never closed?)"
             what = long if kind == TOO_LONG else "a quote is opened and never closed"
             raise InputError(
-                f"{source.name}: about line {line} {what}, so nobody can tell where the next row begins; fix "
-                "that line (`skip_bad` cannot help)"
+                f"{source.name}: about line {line} {what}, so nobody can tell where the next row "
+                "begins; fix that line (`skip_bad` cannot help)"
             )
     # Keys that nobody listed are read by a scan of their own, which has listed the same lines.
     ((number,),) = connection.execute(

@@ -1,7 +1,9 @@
-"""From a row to an event, in SQL: its time, its tick, its cell, its units, or the reason why it is none.
+"""From a row to an event, in SQL: its time, its tick, its cell, its units, or the reason why it is
+none.
 
-The same SQL decides for counting (`count_rows.py`) and for the list of bad rows (`bad_rows.py`) whether a row is an
-event, so that a row is either counted or bad, never both. What both DuckDB and Spark understand is at the end.
+The same SQL decides for counting (`count_rows.py`) and for the list of bad rows (`bad_rows.py`)
+whether a row is an event, so that a row is either counted or bad, never both. What both DuckDB and
+Spark understand is at the end.
 """
 
 from __future__ import annotations
@@ -47,37 +49,50 @@ VALUE_TYPES = "'UBIGINT', 'BIGINT', 'DOUBLE'"
 USER_TYPES = "'VARCHAR', 'UBIGINT', 'BIGINT'"
 ORDER_PATTERN = r"[+-]?[0-9]{1,18}"
 YEAR_1000, YEAR_10000 = -30_610_224_000 * times.SECOND, 253_402_300_800 * times.SECOND - 1
-FARTHEST = 2**61  # instants beyond this (in microseconds) are no times: sums with them could overflow
-CODE, WHOLE = "enum_code(TRY_CAST(k::VARCHAR AS cell_key))::INTEGER", "round_even({}, 0)"  # of DuckDB
+# instants beyond this (in microseconds) are no times: sums with them could overflow
+FARTHEST = 2**61
+# of DuckDB
+CODE, WHOLE = "enum_code(TRY_CAST(k::VARCHAR AS cell_key))::INTEGER", "round_even({}, 0)"
 INVALID_STATE = "state machine reached an invalid state"  # DuckDB about line ends of several kinds
-LONGEST_UNLISTED = 4 * 200  # bytes of a key that nobody listed; longer ones are not legal, and are not even looked at
+# bytes of a key that nobody listed; longer ones are not legal, and are not even looked at
+LONGEST_UNLISTED = 4 * 200
 
 
 def columns_of(declaration: StreamDeclaration) -> Columns:
     if declaration.columns is None:
         raise ParameterError(
-            f"the declaration of {declaration.name!r} names no columns: add [stream.columns] with time and, where the "
-            "query needs them, key, value and user"
+            f"the declaration of {declaration.name!r} names no columns: add [stream.columns] with "
+            "time and, where the query needs them, key, value and user"
         )
     return declaration.columns
 
 
-def prepare(connection: DuckDBPyConnection, declaration: StreamDeclaration, files: tuple[Source, ...]) -> list[str]:
-    """The key of each cell, made a type of this connection: casting a text to it is the look-up of its cell. Keys that
-    nobody listed are the legal ones of the files."""
+def prepare(
+    connection: DuckDBPyConnection, declaration: StreamDeclaration, files: tuple[Source, ...]
+) -> list[str]:
+    """The key of each cell, made a type of this connection: casting a text to it is the look-up of
+    its cell. Keys that nobody listed are the legal ones of the files."""
     if not is_keyed(declaration):
         return []
     names = written = list(rows_of(declaration.query).keys[0])
     if (found := declaration.query.discovery) is not None:
         columns = columns_of(declaration)
-        each = (f"SELECT k::VARCHAR AS k FROM ({row_fields(source, columns, False)})" for source in files)
+        each = (
+            f"SELECT k::VARCHAR AS k FROM ({row_fields(source, columns, False)})"
+            for source in files
+        )
         distinct = connection.execute(
-            f"SELECT DISTINCT k FROM ({' UNION ALL '.join(each)}) WHERE strlen(k) BETWEEN 1 AND {LONGEST_UNLISTED}"
+            f"SELECT DISTINCT k FROM ({' UNION ALL '.join(each)}) WHERE strlen(k) BETWEEN 1 AND "
+            f"{LONGEST_UNLISTED}"
         ).fetchall()
         checked = found.check_keys([key for (key,) in distinct])
-        pairs = [(key, name) for (key,), name in zip(distinct, checked, strict=True) if name is not None]
+        pairs = [
+            (key, name) for (key,), name in zip(distinct, checked, strict=True) if name is not None
+        ]
         written, names = [key for key, _ in pairs], [name for _, name in pairs]
-    connection.execute("CREATE TEMP TABLE cell_name AS SELECT unnest(?::VARCHAR[]) AS name", [written])
+    connection.execute(
+        "CREATE TEMP TABLE cell_name AS SELECT unnest(?::VARCHAR[]) AS name", [written]
+    )
     connection.execute("CREATE TYPE cell_key AS ENUM (SELECT name FROM cell_name ORDER BY rowid)")
     return names
 
@@ -86,8 +101,8 @@ def prepare(connection: DuckDBPyConnection, declaration: StreamDeclaration, file
 def open_files(
     files: tuple[Source, ...], declaration: StreamDeclaration, scratch: Path
 ) -> Iterator[tuple[DuckDBPyConnection, list[str]]]:
-    """DuckDB for files that have the columns of a declaration, with the key of each cell (`prepare`). What it cannot
-    read is an InputError."""
+    """DuckDB for files that have the columns of a declaration, with the key of each cell
+    (`prepare`). What it cannot read is an InputError."""
     for source in files:
         source.require(*columns_of(declaration).used)
     try:
@@ -98,8 +113,8 @@ def open_files(
         reason = str(error).splitlines()[0]  # the others may quote rows
         if INVALID_STATE in reason:
             raise InputError(
-                f"{names} cannot be read: a carriage return stands alone, and other lines end otherwise. Make all "
-                "lines end in LF or CR LF, as `dos2unix` and `mac2unix` do"
+                f"{names} cannot be read: a carriage return stands alone, and other lines end "
+                "otherwise. Make all lines end in LF or CR LF, as `dos2unix` and `mac2unix` do"
             ) from error
         raise InputError(f"{names} cannot be read: {reason:.200}") from error
 
@@ -112,31 +127,38 @@ def is_valued(declaration: StreamDeclaration) -> bool:
     return "value" in rows_of(declaration.query).columns
 
 
-def placed(files: tuple[Source, ...], declaration: StreamDeclaration, first: int, stop: int, more: str = "") -> str:
-    """SQL: one row per row of the files with `place`: its tick if in first … stop−1, NULL if another, −reason if bad.
-    Columns: place, cell, units, who, us and o (the declared order), and of one file `more`: n, which is the row's
-    number, and others of the row."""
+def placed(
+    files: tuple[Source, ...], declaration: StreamDeclaration, first: int, stop: int, more: str = ""
+) -> str:
+    """SQL: one row per row of the files with `place`: its tick if in first … stop−1, NULL if
+    another, −reason if bad. Columns: place, cell, units, who, us and o (the declared order), and of
+    one file `more`: n, which is the row's number, and others of the row."""
     wanted = f"{more}, " if more else ""
     schedule = declaration.schedule
     low, high = schedule.start_of(first), schedule.start_of(stop)
     return (
-        f"SELECT {wanted}cell, units, who, us, o, CASE WHEN reason > 0 THEN -reason "
-        f"WHEN us < {low} OR us >= {high} THEN NULL ELSE {schedule.sql_tick('us', until=high)} END AS place FROM ("
+        f"SELECT {wanted}cell, units, who, us, o, CASE WHEN reason > 0 THEN -reason WHEN us < "
+        f"{low} OR us >= {high} THEN NULL ELSE {schedule.sql_tick('us', until=high)} END AS place "
+        "FROM ("
         f"SELECT *, {reason_sql(declaration, 'unparsed')} AS reason FROM ("
-        f"SELECT *, coalesce(exact, {schedule.sql_instant('wall')}) AS us, {cell_sql(declaration, CODE)} AS cell, "
-        f"{units_sql(declaration, WHOLE)} AS units FROM ({_rows(files, declaration, bool(more))})))"
+        f"SELECT *, coalesce(exact, {schedule.sql_instant('wall')}) AS us, "
+        f"{cell_sql(declaration, CODE)} AS cell, {units_sql(declaration, WHOLE)} AS units FROM "
+        f"({_rows(files, declaration, bool(more))})))"
     )
 
 
 def _rows(files: tuple[Source, ...], declaration: StreamDeclaration, number: bool) -> str:
-    """SQL: the columns of `_times` of all files; those of several in types that all formats share."""
+    """SQL: the columns of `_times` of all files; those of several in types that all formats
+    share."""
     if len(files) == 1:
         return _times(files[0], declaration, number)
     shared = (
-        "t::VARCHAR AS t, k::VARCHAR AS k, TRY_CAST(v AS DOUBLE) AS v, who::VARCHAR AS who, o::BIGINT AS o, unparsed, "
-        "wall, exact"
+        "t::VARCHAR AS t, k::VARCHAR AS k, TRY_CAST(v AS DOUBLE) AS v, who::VARCHAR AS who, "
+        "o::BIGINT AS o, unparsed, wall, exact"
     )
-    return " UNION ALL ".join(f"SELECT {shared} FROM ({_times(source, declaration, False)})" for source in files)
+    return " UNION ALL ".join(
+        f"SELECT {shared} FROM ({_times(source, declaration, False)})" for source in files
+    )
 
 
 def row_fields(source: Source, columns: Columns, number: bool) -> str:
@@ -149,13 +171,23 @@ def row_fields(source: Source, columns: Columns, number: bool) -> str:
             return source.column(name)
         text = f"f[{used.index(name) + 1}]"
         kind = f"json_type({LINE}, {_pointer(name)})"
-        return f"CASE WHEN f IS NULL THEN NULL WHEN {kind} IN ({types}) THEN {text} END" if types else text
+        return (
+            f"CASE WHEN f IS NULL THEN NULL WHEN {kind} IN ({types}) THEN {text} END"
+            if types
+            else text
+        )
 
     keys = columns.levels or columns.key_columns
     parts = [at(name) for name in keys]
     if len(parts) > 1 or columns.levels:
         parts = [f"{text}::VARCHAR" for text in parts]
-    user = None if columns.user is None else at(columns.user, USER_TYPES) if lines else user_text(source, columns.user)
+    user = (
+        None
+        if columns.user is None
+        else at(columns.user, USER_TYPES)
+        if lines
+        else user_text(source, columns.user)
+    )
     fields = [
         (at(columns.time), "t"),
         (key_sql(columns, parts), "k"),
@@ -168,22 +200,28 @@ def row_fields(source: Source, columns: Columns, number: bool) -> str:
     numbered_lines = f"SELECT {numbered}{LINE} FROM {source.scan()}"
     if not lines:
         return f"SELECT {numbered}{'*, ' * (source.kind == 'csv')}{chosen} FROM {source.scan()}"
-    # A list of keys is compared with the usual one first: to look for repeated ones costs more than the rest. Only a
-    # line without keys may be blank, and blank ones are skipped; to trim every line would cost as much again.
-    usual = " AND ".join(f"keys[{place}] = {quoted(name)}" for place, name in enumerate(source.columns, 1))
+    # A list of keys is compared with the usual one first: to look for repeated ones costs more than
+    # the rest. Only a line without keys may be blank, and blank ones are skipped; to trim every
+    # line would cost as much again.
+    usual = " AND ".join(
+        f"keys[{place}] = {quoted(name)}" for place, name in enumerate(source.columns, 1)
+    )
     usual = f"len(keys) = {len(source.columns)} AND {usual or 'true'}"
     once = f"CASE WHEN {usual} THEN true ELSE list_unique(keys) = len(keys) END"
     texts = f"json_extract_string({LINE}, [{', '.join(map(_pointer, used))}])"
-    lines_of = f"SELECT *, CASE WHEN json_valid({LINE}) THEN json_keys({LINE}) END AS keys FROM ({numbered_lines})"
+    lines_of = (
+        f"SELECT *, CASE WHEN json_valid({LINE}) THEN json_keys({LINE}) END AS keys FROM "
+        f"({numbered_lines})"
+    )
     return (
-        f"SELECT * EXCLUDE keys, {chosen} FROM (SELECT *, CASE WHEN {once} THEN {texts} END AS f FROM ({lines_of}) "
-        f"WHERE keys IS NOT NULL OR trim({LINE}, ' \t\r') <> '')"
+        f"SELECT * EXCLUDE keys, {chosen} FROM (SELECT *, CASE WHEN {once} THEN {texts} END AS f "
+        f"FROM ({lines_of}) WHERE keys IS NOT NULL OR trim({LINE}, ' \t\r') <> '')"
     )
 
 
 def key_sql(columns: Columns, texts: list[str], length: str = "strlen") -> str | None:
-    """SQL: the key of a row from the texts of its columns, NULL where one is; `combined_key`, or with levels
-    `queries.rollup.path_key`. `length` is the function for the number of bytes."""
+    """SQL: the key of a row from the texts of its columns, NULL where one is; `combined_key`, or
+    with levels `queries.rollup.path_key`. `length` is the function for the number of bytes."""
     if columns.levels:
         return " || ".join(f"{length}({text}) || ':' || {text}" for text in texts)
     if len(texts) < 2:
@@ -199,18 +237,20 @@ def key_sql(columns: Columns, texts: list[str], length: str = "strlen") -> str |
 def user_text(source: Source, name: str) -> str:
     """SQL: the text of a user in a CSV or Parquet file.
 
-    **Guarantee.** A text or a whole number has one spelling. Other numbers have several (7.0 in one file is 7.00 in the
-    next, and 7 where it was a whole number), and each would be a user with events of its own: they are refused. In
-    JSON lines such a row has no user. A line end in quotes is LF however it is written, so that the line ends of other
-    rows do not matter (`source.with_one_line_end`). Tests:
+    **Guarantee.** A text or a whole number has one spelling. Other numbers have several (7.0 in one
+    file is 7.00 in the next, and 7 where it was a whole number), and each would be a user with
+    events of its own: they are refused. In JSON lines such a row has no user. A line end in quotes
+    is LF however it is written, so that the line ends of other rows do not matter
+    (`source.with_one_line_end`). Tests:
     tests/files/test_cap_users.py::test_a_number_has_one_spelling_as_a_user and
     tests/files/test_line_ends.py::test_one_row_changes_no_other.
     """
     kind = source.type_of(name)
     if kind.startswith(("FLOAT", "DOUBLE", "DECIMAL")):
         raise InputError(
-            f"the column {name!r} of {source.name} is of type {kind}; a user is a string or a whole number: 7 and 7.0 "
-            "would be two users. Cast the column (pandas turns integer columns with missing values into floats)"
+            f"the column {name!r} of {source.name} is of type {kind}; a user is a string or a "
+            "whole number: 7 and 7.0 would be two users. Cast the column (pandas turns integer "
+            "columns with missing values into floats)"
         )
     text = f"{source.column(name)}::VARCHAR"
     if source.kind == "csv" and source.crlf != "none":
@@ -224,39 +264,48 @@ def _order(source: Source, name: str, column: str) -> str:
     if kind in INTEGER_TYPES:
         return f"{column}::BIGINT"
     if kind != "VARCHAR":
-        raise InputError(f"the column {name!r} of {source.name} is of type {kind}; an order is a whole number")
-    return f"CASE WHEN regexp_full_match({column}, '{ORDER_PATTERN}') THEN TRY_CAST({column} AS BIGINT) END"
+        raise InputError(
+            f"the column {name!r} of {source.name} is of type {kind}; an order is a whole number"
+        )
+    return (
+        f"CASE WHEN regexp_full_match({column}, '{ORDER_PATTERN}') THEN TRY_CAST({column} AS "
+        "BIGINT) END"
+    )
 
 
 def _pointer(name: str) -> str:
-    """SQL: the JSON pointer (RFC 6901) of a field. In a JSONPath, * would be every field, and ü none."""
+    """SQL: the JSON pointer (RFC 6901) of a field. In a JSONPath, * would be every field, and ü
+    none."""
     return quoted("/" + name.replace("~", "~0").replace("/", "~1"))
 
 
 def _times(source: Source, declaration: StreamDeclaration, number: bool) -> str:
-    """SQL: `wall` for a time without an offset, `exact` for one with it, both NULL for what is not a time. The rule of
-    `declare.schedule.parse_instant`."""
+    """SQL: `wall` for a time without an offset, `exact` for one with it, both NULL for what is not
+    a time. The rule of `declare.schedule.parse_instant`."""
     columns = columns_of(declaration)
     kind = source.type_of(columns.time)
     fields = row_fields(source, columns, number)
     if kind == "VARCHAR":
-        # The usual forms are told by their length, because a regular expression costs more than the rest; what has the
-        # length and is not of the form goes to the regular expressions. strptime takes one or two digits per part and
-        # spaces at both ends. With a digit at both ends and a year of four digits, the length leaves two digits to
-        # every other part. It takes several spaces for one as well, so a space in the place of T becomes a T first.
-        # A cast to TIMESTAMP would drop an offset without a word, so it is used only where there can be none.
+        # The usual forms are told by their length, because a regular expression costs more than the
+        # rest; what has the length and is not of the form goes to the regular expressions. strptime
+        # takes one or two digits per part and spaces at both ends. With a digit at both ends and a
+        # year of four digits, the length leaves two digits to every other part. It takes several
+        # spaces for one as well, so a space in the place of T becomes a T first. A cast to
+        # TIMESTAMP would drop an offset without a word, so it is used only where there can be none.
         usual = (
             f"{_usual('strlen(t) = 19', '')} AS usual_wall, "
             f"""{_usual("strlen(t) = 20 AND suffix(t, 'Z')", "Z")} AS usual_exact"""
         )
         wall = (
-            "CASE WHEN usual_wall IS NOT NULL THEN usual_wall WHEN usual_exact IS NOT NULL THEN NULL "
-            f"WHEN regexp_full_match(t, '{times.WALL_PATTERN}') THEN epoch_us(TRY_CAST(t AS TIMESTAMP)) END"
+            "CASE WHEN usual_wall IS NOT NULL THEN usual_wall WHEN usual_exact IS NOT NULL THEN "
+            f"NULL WHEN regexp_full_match(t, '{times.WALL_PATTERN}') THEN epoch_us(TRY_CAST(t AS "
+            "TIMESTAMP)) END"
         )
         exact = (
-            "CASE WHEN usual_exact IS NOT NULL THEN usual_exact WHEN usual_wall IS NOT NULL THEN NULL "
-            f"WHEN regexp_full_match(t, '{times.INSTANT_PATTERN}') THEN epoch_us(TRY_CAST(t AS TIMESTAMPTZ)) "
-            f"WHEN regexp_full_match(t, '{times.NUMBER_PATTERN}') THEN {epoch_sql('t', WHOLE)} END"
+            "CASE WHEN usual_exact IS NOT NULL THEN usual_exact WHEN usual_wall IS NOT NULL THEN "
+            f"NULL WHEN regexp_full_match(t, '{times.INSTANT_PATTERN}') THEN epoch_us(TRY_CAST(t "
+            f"AS TIMESTAMPTZ)) WHEN regexp_full_match(t, '{times.NUMBER_PATTERN}') THEN "
+            f"{epoch_sql('t', WHOLE)} END"
         )
         fields = f"SELECT *, {usual} FROM ({fields})"
     elif kind in AWARE_TYPES:
@@ -267,34 +316,43 @@ def _times(source: Source, declaration: StreamDeclaration, number: bool) -> str:
         wall, exact = "NULL::BIGINT", epoch_sql("t", WHOLE)
     else:
         raise InputError(
-            f"the column {columns.time!r} of {source.name} is of type {kind}; a time is a TIMESTAMP, a DATE, a string "
-            "in ISO 8601 or a number of seconds since 1970"
+            f"the column {columns.time!r} of {source.name} is of type {kind}; a time is a "
+            "TIMESTAMP, a DATE, a string in ISO 8601 or a number of seconds since 1970"
         )
     inner = f"SELECT *, {wall} AS wall_any, {exact} AS exact_any FROM ({fields})"
     keep = "CASE WHEN {0}_any BETWEEN " + f"{-FARTHEST} AND {FARTHEST}" + " THEN {0}_any END AS {0}"
     unparsed = "f IS NULL" if source.json_lines else "false"
-    return f"SELECT *, {unparsed} AS unparsed, {keep.format('wall')}, {keep.format('exact')} FROM ({inner})"
+    return (
+        f"SELECT *, {unparsed} AS unparsed, {keep.format('wall')}, {keep.format('exact')} FROM "
+        f"({inner})"
+    )
 
 
 def _usual(condition: str, zone: str) -> str:
-    """SQL: the instant of a time in the usual form, NULL where the text does not fulfil the condition or has another
-    form."""
+    """SQL: the instant of a time in the usual form, NULL where the text does not fulfil the
+    condition or has another form."""
     form = f"'%Y-%m-%dT%H:%M:%S{zone}'"
     spaced = f"CASE WHEN contains(t, ' ') THEN try_strptime(replace(t, ' ', 'T'), {form}) END"
     parsed = f"coalesce(try_strptime(t, {form}), {spaced})"
-    instant = f"CASE WHEN {condition} AND t >= '0' AND substr(t, 19, 1) >= '0' THEN epoch_us({parsed}) END"
+    instant = (
+        f"CASE WHEN {condition} AND t >= '0' AND substr(t, 19, 1) >= '0' THEN epoch_us({parsed}) "
+        "END"
+    )
     return f"CASE WHEN {instant} BETWEEN {YEAR_1000} AND {YEAR_10000} THEN {instant} END"
 
 
-# -- the same in DuckDB and in Spark ----------------------------------------------------------------------------------
+# -- the same in DuckDB and in Spark ---------------------------------------------------------------
 
 
 def cell_sql(declaration: StreamDeclaration, code: str) -> str:
-    """SQL: the cell of a row; `code` is the place of its key in the list, NULL where it is not there."""
+    """SQL: the cell of a row; `code` is the place of its key in the list, NULL where it is not
+    there."""
     rows = rows_of(declaration.query)
     if rows.bins is not None:  # the arithmetic of Quantiles.leaves_of, in the same doubles
         low, width, bins = rows.bins
-        place = f"floor((TRY_CAST(v AS DOUBLE) - CAST({low!r} AS DOUBLE)) / CAST({width!r} AS DOUBLE))"
+        place = (
+            f"floor((TRY_CAST(v AS DOUBLE) - CAST({low!r} AS DOUBLE)) / CAST({width!r} AS DOUBLE))"
+        )
         return f"TRY_CAST(least(greatest({place}, 0), {bins - 1}) AS INTEGER)"
     if not is_keyed(declaration):
         return "0"
@@ -321,7 +379,8 @@ def _in_range_sql(declaration: StreamDeclaration) -> str:
 
 
 def reason_sql(declaration: StreamDeclaration, unparsed: str, nobody: str = "false") -> str:
-    """SQL: 0 for an event, else a key of REASONS. `nobody` is what makes a user none, besides the rules of all."""
+    """SQL: 0 for an event, else a key of REASONS. `nobody` is what makes a user none, besides the
+    rules of all."""
     rules = [
         f"WHEN {unparsed} THEN 9",
         "WHEN t IS NULL THEN 1",
@@ -330,14 +389,17 @@ def reason_sql(declaration: StreamDeclaration, unparsed: str, nobody: str = "fal
         f"WHEN us < {declaration.first_begin} THEN 4",
     ]
     if is_keyed(declaration) and not rows_of(declaration.query).keys[1]:
-        rules.append(f"WHEN cell IS NULL THEN {10 if declaration.query.discovery is not None else 5}")
+        rules.append(
+            f"WHEN cell IS NULL THEN {10 if declaration.query.discovery is not None else 5}"
+        )
     if is_valued(declaration):
         number = "TRY_CAST(v AS DOUBLE)"
         rules.append(f"WHEN {number} IS NULL OR isnan({number}) THEN 6")
         rules.append(f"WHEN units IS NULL AND {_in_range_sql(declaration)} THEN {FRACTION}")
         rules.append("WHEN units IS NULL THEN 7")
     if columns_of(declaration).user is not None:
-        rules.append(f"WHEN coalesce(who, '') = '' OR {nobody} THEN 8")  # a CSV cannot tell empty from missing
+        # a CSV cannot tell empty from missing
+        rules.append(f"WHEN coalesce(who, '') = '' OR {nobody} THEN 8")
     if declaration.query.people is not None:
         rules.append(f"WHEN length(who) > {LONGEST_USER} THEN 8")
     if columns_of(declaration).order is not None:

@@ -1,11 +1,13 @@
 """Which stream of a store writes an output: `.hourly.csv.stream`, next to it, names that.
 
-A state file knows its output by a digest. A store writes its outputs anew in every run, from what it has released, and
-so it could write them over those of any other stream: days that are published would be published again, with new noise.
-So an output that exists is written by a store only if its marker names a stream of this one's chain of renewals.
+A state file knows its output by a digest. A store writes its outputs anew in every run, from what
+it has released, and so it could write them over those of any other stream: days that are published
+would be published again, with new noise. So an output that exists is written by a store only if its
+marker names a stream of this one's chain of renewals.
 
-The marker is on the disk before the output. A crash in between leaves a marker without an output, which means nothing.
-It holds no secret. If it is lost, the output is moved away, and the next run writes it anew.
+The marker is on the disk before the output. A crash in between leaves a marker without an output,
+which means nothing. It holds no secret. If it is lost, the output is moved away, and the next run
+writes it anew.
 """
 
 from __future__ import annotations
@@ -41,31 +43,37 @@ def mark_output(output: Path, stream: str) -> None:
     """Name the stream that writes an output from now on."""
     if marked_stream(output) == stream:
         return
-    with disk_errors(f"the marker of {output} cannot be written"), replaced(marker_of(output)) as file:
+    with (
+        disk_errors(f"the marker of {output} cannot be written"),
+        replaced(marker_of(output)) as file,
+    ):
         file.write(f"{stream}\n".encode())
 
 
 def check_output(output: Path, name: str, streams: Collection[str], unmarked: bool) -> None:
-    """Refuse an output that another stream has published. `streams` are those of the chain of the stream `name`, and
-    `unmarked` says that this one has written outputs before there were markers.
+    """Refuse an output that another stream has published. `streams` are those of the chain of the
+    stream `name`, and `unmarked` says that this one has written outputs before there were markers.
 
-    **Guarantee.** What is published under a name is never published there again by a stream with other noise, wherever
-    that is kept and whatever became of its state. Tests: tests/files/test_output_marker.py.
+    **Guarantee.** What is published under a name is never published there again by a stream with
+    other noise, wherever that is kept and whatever became of its state. Tests:
+    tests/files/test_output_marker.py.
     """
     state = output.with_name(output.name + STATE_SUFFIX)
     remedy = (
-        "A second stream over the same events would publish the same days with new noise, and both budgets would add "
-        "up; if that is wanted, name another `out`"
+        "A second stream over the same events would publish the same days with new noise, and both "
+        "budgets would add up; if that is wanted, name another `out`"
     )
     if state.exists():
-        raise StoreError(f"{output} is published by the stream of {state}: go on without `db`. {remedy}")
+        raise StoreError(
+            f"{output} is published by the stream of {state}: go on without `db`. {remedy}"
+        )
     if not output.exists():
         return
     marked = marked_stream(output)
     if marked in streams or (marked is None and unmarked and streams):
         return
     raise StoreError(
-        f"{output} exists, and stream {name!r} of this store has not written it: go on with the `db` and `name`, or "
-        f"the `state`, that it came from. {remedy}. If {output} is a copy of this stream's own releases, move it away: "
-        "the run writes it anew"
+        f"{output} exists, and stream {name!r} of this store has not written it: go on with the "
+        f"`db` and `name`, or the `state`, that it came from. {remedy}. If {output} is a copy of "
+        "this stream's own releases, move it away: the run writes it anew"
     )

@@ -25,7 +25,12 @@ if TYPE_CHECKING:
 
 OutputKind = Literal["csv", "jsonl", "parquet"]
 RESTART = "Give it a later `start` and another `out`; with `horizon` none a stream has no end."
-SUFFIXES: dict[str, OutputKind] = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
+SUFFIXES: dict[str, OutputKind] = {
+    ".csv": "csv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".parquet": "parquet",
+}
 
 
 def output_kind(name: str) -> OutputKind:
@@ -37,7 +42,9 @@ def output_kind(name: str) -> OutputKind:
     try:
         return SUFFIXES[Path(name).suffix.lower()]
     except KeyError:
-        raise ParameterError(f"`out` {name!r}: the name must end in .csv, .jsonl or .parquet") from None
+        raise ParameterError(
+            f"`out` {name!r}: the name must end in .csv, .jsonl or .parquet"
+        ) from None
 
 
 @dataclass(frozen=True)
@@ -47,28 +54,38 @@ class Job:
     out: str | None  # the release file, or None: the state alone keeps what is published
     now: int  # the present time, in microseconds since 1970
     end: int | None = None  # release no tick that ends after this
-    state: str | None = None  # the state file; by default next to the output. With neither, a run keeps nothing.
-    rejects: str | None = None  # a private file for rows that do not count: bad ones, and with late="drop" late ones
+    # the state file; by default next to the output. With neither, a run keeps nothing.
+    state: str | None = None
+    # a private file for rows that do not count: bad ones, and with late="drop" late ones
+    rejects: str | None = None
     plot: str | None = None
-    lake: str | None = None  # a Delta or Iceberg table that gets the released ticks, too: `published.py`
+    # a Delta or Iceberg table that gets the released ticks, too: `published.py`
+    lake: str | None = None
     views: tuple[str, ...] = ()  # views in addition to those of the declaration
     skip_bad: bool = False  # leave bad rows out instead of refusing the file
     new_noise_stream: bool = False  # start again with new noise over the same data
     delimiter: str = ","
     check: bool = False  # look at everything and publish nothing
-    secret: Secret | None = None  # of a new stream; None draws one. For audits and tests: it serves one stream
-    ledger: str | None = None  # the ledger file in which the stream is entered before its first tick is published
+    # of a new stream; None draws one. For audits and tests: it serves one stream
+    secret: Secret | None = None
+    # the ledger file in which the stream is entered before its first tick is published
+    ledger: str | None = None
     total: tuple[float, float] | None = None  # (ε, δ) of the ledger, where this run starts it
-    add_keys: tuple[Any, ...] = ()  # they join with the first tick of this run, unless they are there already
-    add_keys_from: int | None = None  # they join with the tick that holds this instant; None: with the first of the run
+    # they join with the first tick of this run, unless they are there already
+    add_keys: tuple[Any, ...] = ()
+    # they join with the tick that holds this instant; None: with the first of the run
+    add_keys_from: int | None = None
     remove_keys: tuple[str, ...] = ()  # labels that are not shown any more
     full_digits: bool = True  # whether the output has all digits, or as many as the error allows
-    db: str | None = None  # the store that keeps the stream in place of a state file: an SQLite file or a URL
+    # the store that keeps the stream in place of a state file: an SQLite file or a URL
+    db: str | None = None
     renew: bool = False  # go on with a new stream when the horizon is complete
-    carry_totals: bool = False  # let the running totals of that one go on from the last ones of this
+    # let the running totals of that one go on from the last ones of this
+    carry_totals: bool = False
     carried: CarriedTotals | None = None  # the running totals that the stream goes on from
     notes: tuple[NewMark, ...] = ()  # what the operator says about ticks
-    zone_given: bool = True  # whether the operator named the zone; else a run goes on with that of its state
+    # whether the operator named the zone; else a run goes on with that of its state
+    zone_given: bool = True
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -79,9 +96,12 @@ class Job:
 
     @property
     def all_views(self) -> tuple[str, ...]:
-        """The declared views and those of the run, checked, without the one that the output shows."""
+        """The declared views and those of the run, checked, without the one that the output
+        shows."""
         one = self.declaration
-        names = check_views((*one.views, *self.views), one.query, one.schedule, one.stream_postprocess)
+        names = check_views(
+            (*one.views, *self.views), one.query, one.schedule, one.stream_postprocess
+        )
         if one.revise_for is not None:  # the output has all revisions, and views the newest ones
             return tuple(dict.fromkeys((*names, one.main_view)))
         return tuple(name for name in names if name != one.main_view)
@@ -135,7 +155,9 @@ class Outcome:
 
     @property
     def complete(self) -> bool:
-        return self.job.declaration.horizon is not None and self.last >= self.job.declaration.horizon
+        return (
+            self.job.declaration.horizon is not None and self.last >= self.job.declaration.horizon
+        )
 
     @property
     def next_end(self) -> str:
@@ -176,47 +198,77 @@ class Outcome:
         if job.check:
             lines.append("Checked: options, files and state fit together. Nothing was published.")
         elif self.released:
-            ticks = f"tick {self.run.first}" if self.released == 1 else f"ticks {self.run.first} to {self.last}"
-            kept = f"{run.places.state} (the state, which is secret)" if job.db is None else "the store"
+            ticks = (
+                f"tick {self.run.first}"
+                if self.released == 1
+                else f"ticks {self.run.first} to {self.last}"
+            )
+            kept = (
+                f"{run.places.state} (the state, which is secret)"
+                if job.db is None
+                else "the store"
+            )
             where = kept if run.places.output is None else f"{run.places.output} and {kept}"
             lines.append(f"Released {ticks} to {where}")
         elif continued:
             lines.append("No tick has ended since the last run; nothing has changed.")
         else:
             begin = schedule.show(schedule.begin)
-            lines.append(f"No tick has ended yet: the stream begins at {begin}. Nothing was written.")
+            lines.append(
+                f"No tick has ended yet: the stream begins at {begin}. Nothing was written."
+            )
         if continued and declared.late == "drop":
-            where = f"they are listed in {job.rejects}" if job.rejects else "`rejects` FILE lists them"
-            lines.append(f"Late rows, of ticks before tick {self.run.first}, do not count (`late` drop); {where}.")
+            where = (
+                f"they are listed in {job.rejects}" if job.rejects else "`rejects` FILE lists them"
+            )
+            lines.append(
+                f"Late rows, of ticks before tick {self.run.first}, do not count (`late` drop); "
+                f"{where}."
+            )
         if job.notes and not self.released:
-            lines.append("The notes are not written, because no tick has ended: give them again next time.")
+            lines.append(
+                "The notes are not written, because no tick has ended: give them again next time."
+            )
         following = successor_text(run.stream.cost)
         if not self.complete:
-            lines.append(f"The next tick {'closes' if declared.waits else 'ends'} at {self.next_end}.")
+            lines.append(
+                f"The next tick {'closes' if declared.waits else 'ends'} at {self.next_end}."
+            )
         else:
-            then = f"this stream releases no more, and later runs exit with status 4. {following} {RESTART}"
+            then = (
+                f"this stream releases no more, and later runs exit with status 4. {following} "
+                f"{RESTART}"
+            )
             if job.renew:
                 then = f"the next run continues with a new stream. {following}"
             lines.append(f"The horizon of {declared.horizon} ticks is complete; {then}")
         if job.carried is not None:
             lines.append(
-                f"Running totals count from {schedule.show(job.carried.since)} on: the last published ones go on, and "
-                f"their error (std {job.carried.std:.3g}) is added to what is stated."
+                f"Running totals count from {schedule.show(job.carried.since)} on: the last "
+                f"published ones go on, and their error (std {job.carried.std:.3g}) is added to "
+                "what is stated."
             )
         if run.joined:
             named = ", ".join(run.joined[:8]) + (", …" if len(run.joined) > 8 else "")
             since = run.first if run.joins is None else run.joins
             later = self.last < since
-            begin = "" if job.add_keys_from is None else f" ({schedule.show(schedule.start_of(since))})"
+            begin = (
+                "" if job.add_keys_from is None else f" ({schedule.show(schedule.start_of(since))})"
+            )
             from_now = f"counted from tick {since}{begin} on"
             when = f"{from_now}; not counted yet: give them again next time" if later else from_now
-            lines.append(f"Keys that join: {named}; {when}. They cost nothing if chosen without looking at the events.")
+            lines.append(
+                f"Keys that join: {named}; {when}. They cost nothing if chosen without looking at "
+                "the events."
+            )
         lines += [f"Kept: {path}" for path in self.archived]
         lines += [f"View: {path}" for path in self.views]
         before = 0.0 if job.carried is None else job.carried.std
         new = not continued and not run.renewing
         lines.append(published_line(declared, new=new, before=before))
-        counted = counted_text(declared.budget, enforced_by(declared.released_query, None), declared.tick)
+        counted = counted_text(
+            declared.budget, enforced_by(declared.released_query, None), declared.tick
+        )
         added = run.added if self.released else None
         said = (counted, self.published.guarantee, run.composed, added, run.entered.sentence)
         return "\n".join([*lines, *(line for line in said if line)])

@@ -1,13 +1,14 @@
 """Sources of events, files and data frames: what each is, and how DuckDB scans it.
 
-A file is CSV, JSONL or Parquet; plain, gzip or zstd. The format is told from the first bytes, never from the name.
-Nothing about the events is guessed: a CSV has a header, a declared delimiter and text columns, so that no row can
-change how another row is read. A source without rows needs neither columns nor types: whether a day is published must
-not depend on its events.
+A file is CSV, JSONL or Parquet; plain, gzip or zstd. The format is told from the first bytes, never
+from the name. Nothing about the events is guessed: a CSV has a header, a declared delimiter and
+text columns, so that no row can change how another row is read. A source without rows needs neither
+columns nor types: whether a day is published must not depend on its events.
 
-A data frame is one of pandas, Polars, Arrow, a relation of DuckDB, or anything that speaks Arrow's C stream. Only the
-columns that a stream uses are taken, as an Arrow table, which DuckDB scans like a Parquet file: the same rules for
-times, users, keys and bad rows hold. Numbers, times and most texts are not copied.
+A data frame is one of pandas, Polars, Arrow, a relation of DuckDB, or anything that speaks Arrow's
+C stream. Only the columns that a stream uses are taken, as an Arrow table, which DuckDB scans like
+a Parquet file: the same rules for times, users, keys and bad rows hold. Numbers, times and most
+texts are not copied.
 """
 
 from __future__ import annotations
@@ -43,21 +44,25 @@ Kind = Literal["csv", "jsonl", "parquet", "frame"]
 Library = Literal["duckdb", "pyarrow", "pyarrow.parquet", "deltalake", "pyiceberg.catalog.sql"]
 Compression = Literal["none", "gzip", "zstd"]
 LineEnds = Literal["none", "some", "all"]
-DUCKDB_MEMORY = "400MB"  # what DuckDB may hold at a time; beyond it spills into the private scratch folder
+# what DuckDB may hold at a time; beyond it spills into the private scratch folder
+DUCKDB_MEMORY = "400MB"
 MOST_THREADS = 8
 NO_TYPE = '"NULL"'  # what DuckDB calls the type of a column in which nothing is said
 SAMPLE_LINES = 1000  # lines of a JSONL file that are read for the names of its fields
 LINE = "line"
 FRAME = "frame"  # what DuckDB calls the data frame of a source
 COPY_BYTES = 1 << 20  # bytes that are read, hashed and copied at a time
-MAGIC: dict[bytes, Compression] = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}  # first bytes of files
+# first bytes of files
+MAGIC: dict[bytes, Compression] = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-NEVER_EMPTY = (".parquet", ".gz", ".gzip", ".zst", ".zstd")  # such a file without a byte was cut off
+# such a file without a byte was cut off
+NEVER_EMPTY = (".parquet", ".gz", ".gzip", ".zst", ".zstd")
 
 
 @dataclass(frozen=True)
 class Source:
-    """An event file that is ready to be scanned. `path` is a private link or copy without special characters."""
+    """An event file that is ready to be scanned. `path` is a private link or copy without special
+    characters."""
 
     path: Path
     name: str
@@ -66,7 +71,8 @@ class Source:
     columns: tuple[str, ...]
     types: tuple[str, ...]
     delimiter: str = ","
-    frame: Any = field(default=None, repr=False, compare=False)  # those of a frame that are used, in Arrow
+    # those of a frame that are used, in Arrow
+    frame: Any = field(default=None, repr=False, compare=False)
     empty: bool = False  # there are no rows; a CSV that has a header is read as any other
     crlf: LineEnds = "none"  # of a text: which line feeds follow a carriage return
 
@@ -81,7 +87,8 @@ class Source:
         return self.kind == "jsonl" and not self.empty
 
     def scan(self) -> str:
-        """SQL: the table function that reads the file; rows that cannot be parsed go to DuckDB's reject tables."""
+        """SQL: the table function that reads the file; rows that cannot be parsed go to DuckDB's
+        reject tables."""
         if self.empty:
             return "(SELECT 1 WHERE false)"
         if self.kind == "frame":
@@ -101,8 +108,8 @@ class Source:
         return _reading(
             "read_csv",
             self.path,
-            f", auto_detect=false, header={str(not single).lower()}, {dialect}, strict_mode=true, store_rejects=true, "
-            f"columns={{{columns}}}, compression={quoted(self.compression)}",
+            f", auto_detect=false, header={str(not single).lower()}, {dialect}, strict_mode=true, "
+            f"store_rejects=true, columns={{{columns}}}, compression={quoted(self.compression)}",
         )
 
     def column(self, name: str) -> str:
@@ -124,7 +131,8 @@ class Source:
         return self.types[self.columns.index(name)]
 
     def require(self, *names: str) -> None:
-        """Refuse a source that lacks one of the columns. What has neither rows nor columns lacks none."""
+        """Refuse a source that lacks one of the columns. What has neither rows nor columns lacks
+        none."""
         if self.empty and not self.columns:
             return
         for name in names:
@@ -135,7 +143,8 @@ class Source:
 
     @contextmanager
     def open_bytes(self) -> Iterator[IO[bytes]]:
-        """The file's bytes, decompressed. That a compressed file is damaged shows while it is read."""
+        """The file's bytes, decompressed. That a compressed file is damaged shows while it is
+        read."""
         try:
             with self._open() as raw:
                 yield raw
@@ -148,28 +157,31 @@ class Source:
         if self.compression == "gzip":
             return gzip.open(self.path, "rb")  # type: ignore[return-value]
         if self.compression == "zstd":
-            return io.BufferedReader(library("pyarrow").input_stream(str(self.path), compression="zstd"))
+            return io.BufferedReader(
+                library("pyarrow").input_stream(str(self.path), compression="zstd")
+            )
         return self.path.open("rb")
 
 
 class Prefix(NamedTuple):
-    """How much of an append-only file has been read: bytes, decompressed, and their BLAKE2b in hexadecimal."""
+    """How much of an append-only file has been read: bytes, decompressed, and their BLAKE2b in
+    hexadecimal."""
 
     length: int
     digest: str
 
 
 class SeenRows(NamedTuple):
-    """How many rows of a file a run has read, and DuckDB's hash of them; with another version of DuckDB the hash
-    matches no more, and rows are listed as possibly late."""
+    """How many rows of a file a run has read, and DuckDB's hash of them; with another version of
+    DuckDB the hash matches no more, and rows are listed as possibly late."""
 
     rows: int
     digest: str
 
 
 def connect(scratch: Path, sources: Sequence[Source] = ()) -> DuckDBPyConnection:
-    """DuckDB in memory, which downloads nothing and spills into `scratch` only; all times are in UTC. It knows the data
-    frame of `sources`, if there is one."""
+    """DuckDB in memory, which downloads nothing and spills into `scratch` only; all times are in
+    UTC. It knows the data frame of `sources`, if there is one."""
     connection: DuckDBPyConnection = library("duckdb").connect(
         config={
             "memory_limit": DUCKDB_MEMORY,
@@ -179,7 +191,8 @@ def connect(scratch: Path, sources: Sequence[Source] = ()) -> DuckDBPyConnection
             "autoload_known_extensions": False,
         }
     )
-    # `Schedule.sql_instant` turns times without an offset into instants; for DuckDB all times are in UTC.
+    # `Schedule.sql_instant` turns times without an offset into instants; for DuckDB all times are
+    # in UTC.
     connection.execute("SET TimeZone = 'UTC'")
     for source in sources:
         if source.frame is not None:
@@ -188,8 +201,8 @@ def connect(scratch: Path, sources: Sequence[Source] = ()) -> DuckDBPyConnection
 
 
 def library(name: Library, what: str = "reading event files", extra: str = "files") -> Any:
-    """DuckDB, PyArrow or another module of an extra. Ctrl-C waits until it is imported: an import that is interrupted
-    may fail with another error, abort the process, or lose the interrupt."""
+    """DuckDB, PyArrow or another module of an extra. Ctrl-C waits until it is imported: an import
+    that is interrupted may fail with another error, abort the process, or lose the interrupt."""
     came: list[int] = []
     before = signal.getsignal(signal.SIGINT) if current_thread() is main_thread() else None
     if before is not None:
@@ -206,12 +219,14 @@ def library(name: Library, what: str = "reading event files", extra: str = "file
 
 
 def expand_inputs(names: Sequence[str]) -> tuple[str, ...]:
-    """The input files, in the order in which they are given; those of a pattern in the order of their names.
+    """The input files, in the order in which they are given; those of a pattern in the order of
+    their names.
 
     A path that exists is never taken for a pattern.
 
-    **Guarantee.** No file is listed twice, not even by way of a link: a row that was read twice would count twice, and
-    one event would add 2 to its cell. Test: tests/files/test_many_files.py::test_a_file_is_read_once.
+    **Guarantee.** No file is listed twice, not even by way of a link: a row that was read twice
+    would count twice, and one event would add 2 to its cell. Test:
+    tests/files/test_many_files.py::test_a_file_is_read_once.
 
     >>> expand_inputs(["-"])
     ('-',)
@@ -220,13 +235,16 @@ def expand_inputs(names: Sequence[str]) -> tuple[str, ...]:
     for name in names:
         matches = [name]
         if name != "-" and not Path(name).exists() and glob.has_magic(name):
-            found = sorted(glob.glob(name, recursive=True))  # noqa: PTH207 - Path.glob takes no absolute patterns
+            # Path.glob takes no absolute patterns
+            found = sorted(glob.glob(name, recursive=True))  # noqa: PTH207
             matches = [match for match in found if not Path(match).is_dir()]
         if not matches:
             raise InputError(f"no file matches {name}")
         paths += matches
     if not paths:
-        raise ParameterError("no events file is named: give one or more files, a pattern, or '-' for standard input")
+        raise ParameterError(
+            "no events file is named: give one or more files, a pattern, or '-' for standard input"
+        )
     if "-" in paths and len(paths) > 1:
         raise ParameterError("standard input ('-') is read alone: omit the other files, or '-'")
     seen: dict[tuple[int, int], str] = {}
@@ -243,7 +261,9 @@ def expand_inputs(names: Sequence[str]) -> tuple[str, ...]:
 
 def open_sources(names: Sequence[str], scratch: Path, delimiter: str) -> tuple[Source, ...]:
     """`open_source` of each of the names that `expand_inputs` found."""
-    return tuple(open_source(name, scratch, delimiter, number=number) for number, name in enumerate(names))
+    return tuple(
+        open_source(name, scratch, delimiter, number=number) for number, name in enumerate(names)
+    )
 
 
 def open_source(
@@ -254,12 +274,16 @@ def open_source(
     number: int = 0,
     json_lines: bool | None = None,
 ) -> Source:
-    """The `number`-th source, from a path or "-", by a link or a copy in `scratch`. Reads the header only, and a gzip
-    file and text to their ends. Whether text is JSON lines shows in its first character, unless `json_lines` says it.
-    A file without a byte is a day without rows; that it was cut off shows where its name says that it cannot be empty.
+    """The `number`-th source, from a path or "-", by a link or a copy in `scratch`. Reads the
+    header only, and a gzip file and text to their ends. Whether text is JSON lines shows in its
+    first character, unless `json_lines` says it. A file without a byte is a day without rows; that
+    it was cut off shows where its name says that it cannot be empty.
     """
     if len(delimiter.encode()) != 1 or delimiter in '"\n\r\x01':
-        raise ParameterError(f"`delimiter` must be one character such as ',' or ';' (a tab: $'\\t'), got {delimiter!r}")
+        raise ParameterError(
+            "`delimiter` must be one character such as ',' or ';' (a tab: $'\\t'), got "
+            f"{delimiter!r}"
+        )
     link = scratch / (f"input-{number}" if number else "input")
     shown = "standard input" if name == "-" else name
     try:
@@ -277,14 +301,21 @@ def open_source(
     except OSError as error:
         raise InputError(f"{shown} cannot be read: {error.strerror}") from error
     if not head and name.lower().endswith(NEVER_EMPTY):
-        raise InputError(f"{shown} is empty: it was cut off, because such a file is never without a byte")
+        raise InputError(
+            f"{shown} is empty: it was cut off, because such a file is never without a byte"
+        )
     if head == b"PAR1":
         return _parquet(link, shown, scratch)
     if head[:3] in (b"BZh", b"PK\x03") or head == b"\xfd7zX":
-        raise InputError(f"{shown} has a compression that is not supported: use gzip or zstd, or pipe it in")
-    compression: Compression = next((kind for magic, kind in MAGIC.items() if head.startswith(magic)), "none")
+        raise InputError(
+            f"{shown} has a compression that is not supported: use gzip or zstd, or pipe it in"
+        )
+    compression: Compression = next(
+        (kind for magic, kind in MAGIC.items() if head.startswith(magic)), "none"
+    )
     source = Source(link, shown, "csv", compression, (), (), delimiter)
-    # To the end, also for the checksum: DuckDB reads bytes that do not have it as if nothing were wrong.
+    # To the end, also for the checksum: DuckDB reads bytes that do not have it as if nothing were
+    # wrong.
     blank, crlf = _scan_lines(source)
     if blank:
         return replace(source, kind="jsonl", empty=True)
@@ -311,14 +342,17 @@ def _scan_lines(source: Source) -> tuple[bool, LineEnds]:
 
 
 def with_one_line_end(sources: Sequence[Source], scratch: Path, what: str) -> tuple[Source, ...]:
-    """The sources; instead of one whose lines end in several ways, a private copy in which CR LF is LF. The names of
-    copies begin with `what`.
+    """The sources; instead of one whose lines end in several ways, a private copy in which CR LF is
+    LF. The names of copies begin with `what`.
 
-    **Guarantee.** No row changes how another row is read: `event_sql.user_text` takes CR LF for LF in every CSV, and no
-    other text that a row may have holds a line end. Test: tests/files/test_line_ends.py::test_one_row_changes_no_other.
+    **Guarantee.** No row changes how another row is read: `event_sql.user_text` takes CR LF for LF
+    in every CSV, and no other text that a row may have holds a line end. Test:
+    tests/files/test_line_ends.py::test_one_row_changes_no_other.
     """
     return tuple(
-        _with_line_feeds(source, scratch / f"{what}-{number}-with-one-line-end") if source.crlf == "some" else source
+        _with_line_feeds(source, scratch / f"{what}-{number}-with-one-line-end")
+        if source.crlf == "some"
+        else source
         for number, source in enumerate(sources)
     )
 
@@ -349,7 +383,8 @@ def _parquet(link: Path, shown: str, scratch: Path) -> Source:
 
 
 def _without_columns(link: Path) -> bool:
-    """Whether a Parquet file has no columns, as that of a data frame made of no rows; DuckDB reads none such."""
+    """Whether a Parquet file has no columns, as that of a data frame made of no rows; DuckDB reads
+    none such."""
     parquet = library("pyarrow.parquet")
     try:
         return bool(parquet.read_metadata(link).num_columns == 0)
@@ -362,43 +397,68 @@ def _text(source: Source, json_lines: bool | None) -> Source:
     with source.open_bytes() as raw:
         first = raw.readline(COPY_BYTES).removeprefix(BYTE_ORDER_MARK)
         if not first.strip():
-            raise InputError(f"{source.name} begins with an empty line: a CSV begins with its header")
+            raise InputError(
+                f"{source.name} begins with an empty line: a CSV begins with its header"
+            )
         if first.lstrip().startswith(b"{") if json_lines is None else json_lines:
             names: dict[str, None] = {}
-            for line in (first, *islice(iter(partial(raw.readline, COPY_BYTES), b""), SAMPLE_LINES - 1)):
+            for line in (
+                first,
+                *islice(iter(partial(raw.readline, COPY_BYTES), b""), SAMPLE_LINES - 1),
+            ):
                 with suppress(ValueError, RecursionError):
                     item = json.loads(line)
                     names.update(dict.fromkeys(item if isinstance(item, dict) else ()))
-            return replace(source, kind="jsonl", columns=tuple(names), types=("VARCHAR",) * len(names))
+            return replace(
+                source, kind="jsonl", columns=tuple(names), types=("VARCHAR",) * len(names)
+            )
     try:
         header = next(
-            csv.reader(io.StringIO(first.decode("utf-8"), newline=""), delimiter=source.delimiter, strict=True)
+            csv.reader(
+                io.StringIO(first.decode("utf-8"), newline=""),
+                delimiter=source.delimiter,
+                strict=True,
+            )
         )
     except (UnicodeDecodeError, csv.Error, StopIteration) as error:
         raise InputError(
-            f"{source.name} has no readable header (UTF-8, one line, names separated by the delimiter)"
+            f"{source.name} has no readable header (UTF-8, one line, names separated by the "
+            "delimiter)"
         ) from error
     return replace(source, columns=tuple(header), types=("VARCHAR",) * len(header))
 
 
 def _reading(function: str, path: Path, options: str = "") -> str:
-    """SQL: read exactly this file. In the names of folders DuckDB takes * ? [ for a pattern, x=1 for a column whose
-    value is 1 in every row, and a first ~ for the home of the user."""
-    return f"{function}({quoted(glob.escape(str(path.absolute())))}, hive_partitioning=false{options})"
+    """SQL: read exactly this file. In the names of folders DuckDB takes * ? [ for a pattern, x=1
+    for a column whose value is 1 in every row, and a first ~ for the home of the user."""
+    return (
+        f"{function}({quoted(glob.escape(str(path.absolute())))}, hive_partitioning=false{options})"
+    )
 
 
 def quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-# -- data frames -------------------------------------------------------------------------------------------------------
+# -- data frames -----------------------------------------------------------------------------------
 
 FRAME_NAME = "the data frame"
-PLAIN = ("string", "empty", "integer", "floating", "mixed-integer-float", "decimal", "boolean", "date")
+PLAIN = (
+    "string",
+    "empty",
+    "integer",
+    "floating",
+    "mixed-integer-float",
+    "decimal",
+    "boolean",
+    "date",
+)
 """What pandas calls objects that Arrow converts as they are."""
 EXPECTED = (
-    "data must be a DataFrame of pandas or Polars, an Arrow table, a relation of DuckDB, a path or a list of paths, "
-    'got {}: try release(pd.DataFrame(rows), time="when", every="1d", zone="UTC", start="2026-01-01", epsilon=1)'
+    "data must be a DataFrame of pandas or Polars, an Arrow table, a relation of DuckDB, a path or "
+    "a list of paths, "
+    'got {}: try release(pd.DataFrame(rows), time="when", every="1d", zone="UTC", '
+    'start="2026-01-01", epsilon=1)'
 )
 
 
@@ -412,20 +472,25 @@ def frame_source(data: Any, used: tuple[str, ...], scratch: Path) -> Source:
         return source
     for number, column in enumerate(table.columns):
         if pa.types.is_dictionary(column.type):
-            table = table.set_column(number, table.field(number).name, column.cast(column.type.value_type))
+            table = table.set_column(
+                number, table.field(number).name, column.cast(column.type.value_type)
+            )
     source = Source(Path(), FRAME_NAME, "frame", "none", names, (), frame=table)
     source.require(*used)
     try:
         with connect(scratch, (source,)) as connection:
             rows = connection.execute(f"DESCRIBE SELECT * FROM {FRAME}").fetchall()
     except library("duckdb").Error as error:
-        raise InputError(f"{FRAME_NAME} cannot be read: {str(error).splitlines()[0]:.200}") from error
+        raise InputError(
+            f"{FRAME_NAME} cannot be read: {str(error).splitlines()[0]:.200}"
+        ) from error
     types = {row[0]: row[1] for row in rows}
     return replace(source, types=tuple(types.get(name, "") for name in names))
 
 
 def _table(pa: Any, data: Any, used: tuple[str, ...]) -> tuple[tuple[str, ...], Any]:
-    """The names of all columns, and the used ones as an Arrow table: None where there are no rows."""
+    """The names of all columns, and the used ones as an Arrow table: None where there are no
+    rows."""
     kind = type(data)
     if hasattr(kind, "itertuples"):
         return _of_pandas(pa, data, used)
@@ -433,14 +498,18 @@ def _table(pa: Any, data: Any, used: tuple[str, ...]) -> tuple[tuple[str, ...], 
         names = tuple(data.collect_schema().names())
         polars = importlib.import_module("polars")
         chosen = data.lazy().select([name for name in dict.fromkeys(used) if name in names])
-        table = pa.table(chosen.cast({polars.Categorical: polars.String, polars.Enum: polars.String}).collect())
+        table = pa.table(
+            chosen.cast({polars.Categorical: polars.String, polars.Enum: polars.String}).collect()
+        )
         return names, table if table.num_rows else None
     try:  # tables of Arrow, relations of DuckDB, and others
         reader = pa.RecordBatchReader.from_stream(data)
     except (TypeError, pa.ArrowException):
         raise InputError(EXPECTED.format(kind.__name__)) from None
     names = tuple(reader.schema.names)
-    schema = pa.schema([reader.schema.field(name) for name in dict.fromkeys(used) if names.count(name) == 1])
+    schema = pa.schema(
+        [reader.schema.field(name) for name in dict.fromkeys(used) if names.count(name) == 1]
+    )
     table = pa.Table.from_batches([batch.select(schema.names) for batch in reader], schema)
     return names, table if table.num_rows else None
 
@@ -457,16 +526,19 @@ def _of_pandas(pa: Any, data: Any, used: tuple[str, ...]) -> tuple[tuple[str, ..
         if names.count(name) == 1:
             columns[name] = _column(pa, name, data.iloc[:, names.index(name)])
         elif name not in names and levels.count(name) == 1:
-            columns[name] = _column(pa, name, data.index.get_level_values(levels.index(name)).to_series())
+            columns[name] = _column(
+                pa, name, data.index.get_level_values(levels.index(name)).to_series()
+            )
     return all_names, pa.table(columns)
 
 
 def _column(pa: Any, name: str, column: Any) -> Any:
-    """A column of pandas as Arrow has it. Objects are taken for what they are, never for what the first of them are."""
+    """A column of pandas as Arrow has it. Objects are taken for what they are, never for what the
+    first of them are."""
     if str(column.dtype).startswith("period"):  # Arrow would take them for numbers
         raise InputError(
-            f"the column {name!r} of {FRAME_NAME} holds periods ({column.dtype}): convert them to times, as in "
-            f"frame[{name!r}] = frame[{name!r}].dt.to_timestamp()"
+            f"the column {name!r} of {FRAME_NAME} holds periods ({column.dtype}): convert them to "
+            f"times, as in frame[{name!r}] = frame[{name!r}].dt.to_timestamp()"
         )
     if column.dtype == object:
         column = _objects(name, column)
@@ -474,13 +546,15 @@ def _column(pa: Any, name: str, column: Any) -> Any:
         return pa.Array.from_pandas(column)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise InputError(
-            f"the column {name!r} of {FRAME_NAME} ({column.dtype}) cannot be read: {str(error).splitlines()[0]:.200}. "
-            f"Cast it, as in frame[{name!r}] = frame[{name!r}].astype(str)"
+            f"the column {name!r} of {FRAME_NAME} ({column.dtype}) cannot be read: "
+            f"{str(error).splitlines()[0]:.200}. Cast it, as in frame[{name!r}] = "
+            f"frame[{name!r}].astype(str)"
         ) from error
 
 
 def _objects(name: str, column: Any) -> Any:
-    """Objects of one kind as they are; times, with and without an offset, and whole numbers among texts as texts."""
+    """Objects of one kind as they are; times, with and without an offset, and whole numbers among
+    texts as texts."""
     kind = importlib.import_module("pandas").api.types.infer_dtype(column, skipna=True)
     if kind in PLAIN:
         return column
@@ -488,8 +562,11 @@ def _objects(name: str, column: Any) -> Any:
     for number, (value, gone) in enumerate(zip(column, column.isna(), strict=True)):
         if not gone and (isinstance(value, bool) or not isinstance(value, str | int | datetime)):
             raise InputError(
-                f"the column {name!r} of {FRAME_NAME} holds objects: row {number} (from 0) is {value!r:.80} "
-                f"({type(value).__name__}). Convert it to one type, as in frame[{name!r}] = frame[{name!r}].astype(str)"
+                f"the column {name!r} of {FRAME_NAME} holds objects: row {number} (from 0) is "
+                f"{value!r:.80} ({type(value).__name__}). Convert it to one type, as in "
+                f"frame[{name!r}] = frame[{name!r}].astype(str)"
             )
-        texts.append(None if gone else value.isoformat() if isinstance(value, datetime) else str(value))
+        texts.append(
+            None if gone else value.isoformat() if isinstance(value, datetime) else str(value)
+        )
     return column.__class__(texts, dtype=object)

@@ -1,17 +1,21 @@
-"""The state of a release stream in a store (`--db`), in place of a state file; files are then exports of the store.
+"""The state of a release stream in a store (`--db`), in place of a state file; files are then
+exports of the store.
 
-    1. count the files                                                    nothing is visible
-    2. a new stream: declare it (its secret, its line of the ledger)      declared, nothing is released
+    1. count the files                                                 nothing is visible
+    2. a new stream: declare it (its secret, its line of the ledger)   declared, nothing is released
     3. one transaction: rows, chain, the stream after them, what the
-       run has read of a file and of persons                              <- the commit
+       run has read of a file and of persons                           <- the commit
     4. the head file, then the marker of the output, the output,
-       its views and its chart                                            published a second time, as files
+       its views and its chart                                         published a second time,
+                                                                       as files
 
-Why in this order. The store is the truth: whether a tick is released is decided by the one transaction of step 3, and
-all that a later run needs is in it. A crash before 3 leaves the stream as it was; the next run counts the files again.
-A crash after 3 leaves files that lack the newest ticks; they follow from the store, and every run writes them anew. No
-tick is computed twice, so no row that came in between can show in the difference of two releases. One spending, two
-faces: nothing but the store draws noise. The store's lock keeps a second run and a service that writes away.
+Why in this order. The store is the truth: whether a tick is released is decided by the one
+transaction of step 3, and all that a later run needs is in it. A crash before 3 leaves the stream
+as it was; the next run counts the files again. A crash after 3 leaves files that lack the newest
+ticks; they follow from the store, and every run writes them anew. No tick is computed twice, so no
+row that came in between can show in the difference of two releases. One spending, two faces:
+nothing but the store draws noise. The store's lock keeps a second run and a service that writes
+away.
 """
 
 from __future__ import annotations
@@ -41,7 +45,14 @@ from evercount.store.declare_stream import change_late_rules
 from evercount.store.open_stream import FILES
 from evercount.store.schema import file_runs, noise_identities
 from evercount.store.spending import read_cap
-from evercount.store.stream_life import hide_keys, join_keys, last_of_renewals, mark_ticks, next_name, renew_stream
+from evercount.store.stream_life import (
+    hide_keys,
+    join_keys,
+    last_of_renewals,
+    mark_ticks,
+    next_name,
+    renew_stream,
+)
 
 
 class StoreHome:
@@ -54,12 +65,15 @@ class StoreHome:
         self.now = job.now / SECOND
         name = job.declaration.name
         if self.store.name_is_spent(name):
-            raise StoreError(f"stream {name!r} of the store is retired: give the new stream another `name`")
+            raise StoreError(
+                f"stream {name!r} of the store is retired: give the new stream another `name`"
+            )
         self.live = last_of_renewals(self.store, name) if name in self.store.streams else None
         if self.live is not None and self.live.waiting != FILES:
             raise Conflict(
-                f"stream {name!r} of the store takes events through a service, and its clock closes its ticks: send "
-                "the files with `evercount push`, or give this stream another `name`"
+                f"stream {name!r} of the store takes events through a service, and its clock "
+                "closes its ticks: send the files with `evercount push`, or give this stream "
+                "another `name`"
             )
 
     @property
@@ -78,7 +92,9 @@ class StoreHome:
     def note(self, notes: Sequence[NewMark]) -> tuple[TickMark, ...]:
         """Keep what the operator says about ticks; all that was ever said."""
         if notes and self.live is None:
-            raise ParameterError("the store has no such stream yet: write the notes with the second run")
+            raise ParameterError(
+                "the store has no such stream yet: write the notes with the second run"
+            )
         for one in notes:
             assert self.live is not None
             mark_ticks(self.store, self.live.name, one.on(self.live.declaration.schedule))
@@ -90,7 +106,8 @@ class StoreHome:
         return self.store.database.read(read_cap) is not None
 
     def change_keys(self, job: Job) -> list[str]:
-        """Let keys join the stream of the store, and hide others; the labels of those that have joined."""
+        """Let keys join the stream of the store, and hide others; the labels of those that have
+        joined."""
         if self.live is None and (job.add_keys or job.remove_keys):
             raise ParameterError("the store has no such stream yet: its keys are those of `keys`")
         if self.live is None or job.check:
@@ -101,7 +118,9 @@ class StoreHome:
 
     def first_start(self) -> int | None:
         """The start of the first stream of a chain of renewals."""
-        names = {one.successor: one for one in self.store.streams.values() if one.successor is not None}
+        names = {
+            one.successor: one for one in self.store.streams.values() if one.successor is not None
+        }
         live = self.live
         while live is not None and live.name in names:
             live = names[live.name]
@@ -114,12 +133,17 @@ class StoreHome:
         return next_name(self.live.name) if renewing else self.live.name
 
     def identities(self) -> list[str]:
-        """Return what tells the noise of this stream from that of all others, and of those that it goes on for."""
+        """Return what tells the noise of this stream from that of all others, and of those that it
+        goes on for."""
         found = []
-        before = {one.successor: one for one in self.store.streams.values() if one.successor is not None}
+        before = {
+            one.successor: one for one in self.store.streams.values() if one.successor is not None
+        }
         live = self.live
         while live is not None:
-            found.append(self.store.database.read(find, noise_identities, "identity", stream=live.id).hex())
+            found.append(
+                self.store.database.read(find, noise_identities, "identity", stream=live.id).hex()
+            )
             live = before.get(live.name)
         return found
 
@@ -144,8 +168,11 @@ class StoreHome:
         try:
             state = State.load(live.unseal(sealed, "files"))
         except SnapshotError as error:
-            raise SnapshotError(f"the runs of stream {live.name!r} cannot be read: {error}") from error
-        width = max(len(live.labels), len(live.stream.labels))  # keys that were found; lags of revised days
+            raise SnapshotError(
+                f"the runs of stream {live.name!r} cannot be read: {error}"
+            ) from error
+        # keys that were found; lags of revised days
+        width = max(len(live.labels), len(live.stream.labels))
         table = self.store.published(live, 0, live.closed, range(width))
         own = own_tables([table]) if keeps_tables(live.declaration.query) and live.closed else ()
         query, numbers = live.declaration.query, table.numbers[:, 0]
@@ -159,13 +186,17 @@ class StoreHome:
         assert self.live is not None
         return state, self.live.stream
 
-    def commit(self, totals: TickTotals | TickEvents, state: State, job: Job, renewing: bool) -> tuple[State, Stream]:
+    def commit(
+        self, totals: TickTotals | TickEvents, state: State, job: Job, renewing: bool
+    ) -> tuple[State, Stream]:
         """Steps 2 and 3; returns the state with what is published now, and the stream."""
         live = self.live
         if renewing:
             assert live is not None
             new_name = next_name(live.name)
-            live = renew_stream(self.store, live.name, self.now, new_name=new_name, carry_totals=job.carry_totals)
+            live = renew_stream(
+                self.store, live.name, self.now, new_name=new_name, carry_totals=job.carry_totals
+            )
         if live is None or (not live.closed and not live.follows):
             live = self.store.declare(job.declaration, self.now, job.secret, waits_for=FILES)
         change_late_rules(self.store, live, job.declaration)  # a page of the store states the rule

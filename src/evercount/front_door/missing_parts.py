@@ -1,5 +1,5 @@
-"""Which extra installs a package that is not there: the library alone has no command, reads no files and declares
-nothing."""
+"""Which extra installs a package that is not there: the library alone has no command, reads no
+files and declares nothing."""
 
 from __future__ import annotations
 
@@ -20,10 +20,14 @@ EXTRAS = {
 """Which extra installs the packages that a command may lack."""
 
 
-def missing_extra(what: str, missing: ModuleNotFoundError, usual: str | None = None) -> MissingExtra:
-    """The answer to a package that is not installed; a module of our own that is missing is a defect and is raised.
+def missing_extra(
+    what: str, missing: ModuleNotFoundError, usual: str | None = None
+) -> MissingExtra:
+    """The answer to a package that is not installed; a module of our own that is missing is a
+    defect and is raised.
 
-    `usual` is the extra with all that `what` needs: it is named where the package is a part of that.
+    `usual` is the extra with all that `what` needs: it is named where the package is a part of
+    that.
     """
     package = (missing.name or "").partition(".")[0]
     extra = next((extra for extra, packages in EXTRAS.items() if package in packages), None)

@@ -1,4 +1,5 @@
-"""No trusted curator: every client sends one private message, the server adds them up and minimises a convex risk."""
+"""No trusted curator: every client sends one private message, the server adds them up and minimises
+a convex risk."""
 
 from __future__ import annotations
 

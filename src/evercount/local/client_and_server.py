@@ -1,7 +1,8 @@
 """The Gaussian forms of the local model, and what the clients of all forms share: one message only.
 
-A LocalClient turns one person's value in [0, 1] into one private message, so nobody is trusted with the value itself.
-A LocalServer adds messages up in constant memory, rejects what no honest client sends, and estimates.
+A LocalClient turns one person's value in [0, 1] into one private message, so nobody is trusted with
+the value itself. A LocalServer adds messages up in constant memory, rejects what no honest client
+sends, and estimates.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from evercount.noise.prf import Prf, counter
 from evercount.noise.secret import check_secret
 
 ROUNDING_MARGIN = 2.0**-32
-"""Doubles round an entry only where it is farther from a boundary; they are then right: `local.proof.md`, lemma 5."""
+"""Doubles round an entry only where it is farther from a boundary; they are then right:
+`local.proof.md`, lemma 5."""
 
 Message = TypeVar("Message")
 
@@ -34,11 +36,12 @@ Message = TypeVar("Message")
 class OneMessage(NoiseOwner, ABC, Generic[Message]):
     """A client that answers once: what the clients of all forms share.
 
-    A second call with another value is refused, and so are copies, even by a fork: the same randomness on two values
-    would reveal their difference. The key is derived from the secret and `declared`, a text of the public plan: one
-    secret gives clients of different plans independent randomness. While a client lives, a second one of the same
-    secret, plan and kind of loss is refused in this process; other processes are not seen, so give each person a
-    secret of their own and keep the message, not the client. Test:
+    A second call with another value is refused, and so are copies, even by a fork: the same
+    randomness on two values would reveal their difference. The key is derived from the secret and
+    `declared`, a text of the public plan: one secret gives clients of different plans independent
+    randomness. While a client lives, a second one of the same secret, plan and kind of loss is
+    refused in this process; other processes are not seen, so give each person a secret of their own
+    and keep the message, not the client. Test:
     tests/local/test_local_client.py::test_a_second_live_client_of_one_secret_and_plan_is_refused.
 
     Args:
@@ -47,7 +50,8 @@ class OneMessage(NoiseOwner, ABC, Generic[Message]):
         declared: The public plan as a text.
 
     Raises:
-        ParameterError: The secret or the loss is of another kind, or a client of the same secret is alive.
+        ParameterError: The secret or the loss is of another kind, or a client of the same secret is
+            alive.
     """
 
     _owner_noun: ClassVar[str] = "client"
@@ -72,8 +76,8 @@ class OneMessage(NoiseOwner, ABC, Generic[Message]):
 
         Raises:
             InputError: The value is none of these. The message does not show it.
-            AlreadyReleased: A message for another value was made before. Values that the loss reduces to one point
-                have the same message.
+            AlreadyReleased: A message for another value was made before. Values that the loss
+                reduces to one point have the same message.
         """
         self._check_owner()
         with self._lock:  # two threads must not both find that nothing was sent
@@ -81,15 +85,20 @@ class OneMessage(NoiseOwner, ABC, Generic[Message]):
             if self._sent is None:
                 self._sent = (point, self._make(point))
             elif self._sent[0] != point:
-                raise AlreadyReleased("this client has sent its message: a second value would reveal both")
+                raise AlreadyReleased(
+                    "this client has sent its message: a second value would reveal both"
+                )
             return self._sent[1]
 
     def _point(self, value: Any) -> float:
-        """The point whose median problem has this loss: the value itself, or drawn by the randomised reduction."""
+        """The point whose median problem has this loss: the value itself, or drawn by the
+        randomised reduction."""
         if isinstance(self.loss, Absolute):
             return check_point(value)
         word = Prf(self._secret.derive("local reduction")).encrypt(counter(0, 0, 0, 0))[:8]
-        return check_point(self.loss.sample(value, (int.from_bytes(word, "little") >> 11) * 2.0**-53))
+        return check_point(
+            self.loss.sample(value, (int.from_bytes(word, "little") >> 11) * 2.0**-53)
+        )
 
     @abstractmethod
     def _make(self, point: float) -> Message:
@@ -97,13 +106,18 @@ class OneMessage(NoiseOwner, ABC, Generic[Message]):
 
 
 def named(loss: Loss) -> str:
-    """Name a loss with its numbers: losses that differ in one draw their own randomness from one secret.
+    """Name a loss with its numbers: losses that differ in one draw their own randomness from one
+    secret.
 
-    Functions of a loss of one's own have no name that another process would give them: they are not told apart.
+    Functions of a loss of one's own have no name that another process would give them: they are not
+    told apart.
 
-    Test: tests/local/test_local_client.py::test_losses_that_differ_in_a_parameter_share_no_randomness.
+    Test:
+    tests/local/test_local_client.py::test_losses_that_differ_in_a_parameter_share_no_randomness.
     """
-    numbers = {name: value for name, value in vars(loss).items() if isinstance(value, int | float | str)}
+    numbers = {
+        name: value for name, value in vars(loss).items() if isinstance(value, int | float | str)
+    }
     parameters = ", ".join(f"{name}={numbers[name]!r}" for name in sorted(numbers))
     return f"{type(loss).__name__}({parameters})" if parameters else type(loss).__name__
 
@@ -111,9 +125,9 @@ def named(loss: Loss) -> str:
 class LocalClient(OneMessage[bytes]):
     """One client: `message(value)` is everything that ever leaves it.
 
-    `loss` says what the server will minimise: the default is the absolute loss (median); others go through the
-    randomised reduction of `losses.py`. A second call with another value is refused: the same noise on two values would
-    reveal their difference.
+    `loss` says what the server will minimise: the default is the absolute loss (median); others go
+    through the randomised reduction of `losses.py`. A second call with another value is refused:
+    the same noise on two values would reveal their difference.
 
     Args:
         plan: The public plan.
@@ -123,7 +137,8 @@ class LocalClient(OneMessage[bytes]):
     Raises:
         ParameterError: An argument is of another kind, or a client of the same secret is alive.
 
-    **Guarantee.** The message is (plan.epsilon, plan.delta)-LDP on a real computer: `local.proof.md`, theorem 1. Test:
+    **Guarantee.** The message is (plan.epsilon, plan.delta)-LDP on a real computer:
+    `local.proof.md`, theorem 1. Test:
     tests/local/test_local_client.py::test_message_is_the_rounding_of_the_exact_sum.
 
     >>> client = LocalClient(LocalPlan(1.0, 1e-6, 10_000))
@@ -131,7 +146,9 @@ class LocalClient(OneMessage[bytes]):
     True
     """
 
-    def __init__(self, plan: LocalPlan, secret: Secret | None = None, *, loss: Loss | None = None) -> None:
+    def __init__(
+        self, plan: LocalPlan, secret: Secret | None = None, *, loss: Loss | None = None
+    ) -> None:
         check_plan(plan, LocalPlan)
         super().__init__(secret, loss, plan.public_text)
         self.plan = plan
@@ -141,15 +158,19 @@ class LocalClient(OneMessage[bytes]):
 
     def _make(self, point: float) -> bytes:
         bucket = min(max(math.ceil(point * self.plan.w), 1), self.plan.w)
-        return self.plan.header + entries(self.plan, bucket, NormalSequence(self._secret, self.plan.entries))
+        return self.plan.header + entries(
+            self.plan, bucket, NormalSequence(self._secret, self.plan.entries)
+        )
 
 
 def entries(plan: LocalPlan, bucket: int, noise: NormalSequence) -> bytes:
-    """The entries of one message as bytes: ⌊(R·e_bucket + N·z)/2^m + ½⌋, or zeros outside the server's ball.
+    """The entries of one message as bytes: ⌊(R·e_bucket + N·z)/2^m + ½⌋, or zeros outside the
+    server's ball.
 
-    **Guarantee.** Equal to the floor in integer arithmetic for every z: doubles round, and integers where a boundary
-    is nearer than ROUNDING_MARGIN. Proof: `local.proof.md`, lemma 5. Tests: tests/local/test_local_client.py
-    (test_message_is_the_rounding_of_the_exact_sum, test_entries_that_are_too_close_are_rounded_in_integers).
+    **Guarantee.** Equal to the floor in integer arithmetic for every z: doubles round, and integers
+    where a boundary is nearer than ROUNDING_MARGIN. Proof: `local.proof.md`, lemma 5. Tests:
+    tests/local/test_local_client.py (test_message_is_the_rounding_of_the_exact_sum,
+    test_entries_that_are_too_close_are_rounded_in_integers).
     """
     mean = plan.mean(bucket)
     off = noise.near * plan.ratio
@@ -159,18 +180,24 @@ def entries(plan: LocalPlan, bucket: int, noise: NormalSequence) -> bytes:
     np.abs(off, out=off)
     if off[off.argmax()] >= 0.5 - ROUNDING_MARGIN:
         for place in np.flatnonzero(off >= 0.5 - ROUNDING_MARGIN).tolist():
-            units = (int(math.ldexp(mean[place], plan.shift)) << 128) + plan.scale * noise.exact(place)
+            units = (int(math.ldexp(mean[place], plan.shift)) << 128) + plan.scale * noise.exact(
+                place
+            )
             rounded[place] = (units >> 127 + plan.shift) + 1 >> 1  # ⌊t + ½⌋ = ⌊(⌊2t⌋ + 1)/2⌋
     if not inside(plan, rounded[np.newaxis])[0]:
         rounded[:] = 0.0
     return rounded.astype(ENTRY).tobytes()
 
 
-def simulate(plan: LocalPlan, points: npt.ArrayLike, secret: Secret, first: int = 0) -> npt.NDArray[np.int16]:
-    """Entries of many clients' messages at once, for studies and benchmarks: one secret serves all of them.
+def simulate(
+    plan: LocalPlan, points: npt.ArrayLike, secret: Secret, first: int = 0
+) -> npt.NDArray[np.int16]:
+    """Entries of many clients' messages at once, for studies and benchmarks: one secret serves all
+    of them.
 
-    Real clients each hold their own secret and draw a `NormalSequence` from it; the distribution is the same, but for
-    entries within a few units of 2^−50 of a boundary, which are rounded as doubles. `first` numbers the first client.
+    Real clients each hold their own secret and draw a `NormalSequence` from it; the distribution is
+    the same, but for entries within a few units of 2^−50 of a boundary, which are rounded as
+    doubles. `first` numbers the first client.
 
     Args:
         plan: The public plan.
@@ -213,9 +240,9 @@ class LocalServer(MessageServer):
     Raises:
         ParameterError: plan is not a `LocalPlan`.
 
-    **Guarantee.** The sums are exact integers. A rejected message changes nothing but the number of rejected ones. An
-    accepted message, however it was made, moves any entry of x̂ by at most `poison_bound()`/accepted. Proof:
-    `local.proof.md`, lemma 4. Test:
+    **Guarantee.** The sums are exact integers. A rejected message changes nothing but the number of
+    rejected ones. An accepted message, however it was made, moves any entry of x̂ by at most
+    `poison_bound()`/accepted. Proof: `local.proof.md`, lemma 4. Test:
     tests/local/test_local_server.py::test_a_poisoned_message_moves_no_more_than_its_share.
 
     >>> plan = LocalPlan(1.0, 1e-6, 100)
@@ -237,7 +264,8 @@ class LocalServer(MessageServer):
         self._sums += unpack(self.plan, message).astype(np.int64)
 
     def add_entries(self, entries: npt.NDArray[np.int16]) -> int:
-        """Add unpacked messages, shape (messages, entries), as `simulate` makes them; the number of accepted ones.
+        """Add unpacked messages, shape (messages, entries), as `simulate` makes them; the number of
+        accepted ones.
 
         Args:
             entries: The messages as 16-bit numbers.
@@ -254,7 +282,8 @@ class LocalServer(MessageServer):
         for start in range(0, len(entries), BATCH):
             part = entries[start : start + BATCH].astype(np.float64)
             honest = inside(self.plan, part)
-            self._sums += part[honest].sum(axis=0).astype(np.int64)  # below 2^27, so exact in doubles
+            # below 2^27, so exact in doubles
+            self._sums += part[honest].sum(axis=0).astype(np.int64)
             self.accepted += int(np.count_nonzero(honest))
             self.rejected += int(np.count_nonzero(~honest))
         return self.accepted - before
@@ -265,13 +294,17 @@ class LocalServer(MessageServer):
         return make_estimate(self.plan, self._sums, self.accepted)
 
     def poison_bound(self) -> float:
-        """The most that one accepted message in place of an honest one moves any entry of x̂, times the accepted ones.
+        """The most that one accepted message in place of an honest one moves any entry of x̂, times
+        the accepted ones.
 
-        Two vectors of the ball are at most 2·radius apart, and an entry of x̂ is a linear function of the mean vector.
+        Two vectors of the ball are at most 2·radius apart, and an entry of x̂ is a linear function
+        of the mean vector.
 
         Returns:
             The bound; divided by the number of accepted messages it is the share of one of them.
         """
         rows = LocalEstimate(self.plan, 1, np.zeros(self.plan.w + 1)).rows
-        norms = np.linalg.norm(rows.reshape(len(rows), self.plan.counters, self.plan.w), axis=2).sum(axis=1)
+        norms = np.linalg.norm(
+            rows.reshape(len(rows), self.plan.counters, self.plan.w), axis=2
+        ).sum(axis=1)
         return float(2 * self.plan.radius * self.plan.entry * norms.max()) * (1 + 1e-9)

@@ -1,4 +1,5 @@
-"""Collection: one form of the local model for all clients and the server of a survey; hierarchical unless named."""
+"""Collection: one form of the local model for all clients and the server of a survey; hierarchical
+unless named."""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ class Collection:
     """What clients and the server of one collection agree on; it builds both. All of it is public.
 
     The default form, "hierarchical", is pure ε-LDP, has messages of six bytes and the least error
-    (`evercount reproduce local-learning`). "two-counter" is the paper's, "one-counter" its better half; both have
-    Gaussian noise and need delta and n.
+    (`evercount reproduce local-learning`). "two-counter" is the paper's, "one-counter" its better
+    half; both have Gaussian noise and need delta and n.
 
     Args:
         epsilon: Privacy of one client.
@@ -35,8 +36,9 @@ class Collection:
     Raises:
         ParameterError: If the form needs what is missing, or does not take what is given.
 
-    **Guarantee.** Messages are ε-LDP (hierarchical) or (ε, δ)-LDP. Proofs: `hierarchical.proof.md`, `local.proof.md`.
-    Test: tests/local/test_local_collection.py::test_the_default_is_hierarchical_and_other_forms_are_named.
+    **Guarantee.** Messages are ε-LDP (hierarchical) or (ε, δ)-LDP. Proofs: `hierarchical.proof.md`,
+    `local.proof.md`. Test:
+    tests/local/test_local_collection.py::test_the_default_is_hierarchical_and_other_forms_are_named.
 
     >>> collection = Collection(1.0)
     >>> server = collection.server()
@@ -61,13 +63,17 @@ class Collection:
         """The public parameters of the chosen form."""
         if self.form == "hierarchical":
             if self.delta:
-                raise ParameterError(f"the hierarchical form has no delta: omit it, got {self.delta!r}")
+                raise ParameterError(
+                    f"the hierarchical form has no delta: omit it, got {self.delta!r}"
+                )
             return HierarchyPlan(self.epsilon, 64 if self.buckets is None else self.buckets)
         if self.delta is None or self.n is None:
             raise ParameterError(f"the form {self.form!r} needs delta and n")
         return LocalPlan(self.epsilon, self.delta, self.n, self.form, self.buckets)
 
-    def client(self, secret: Secret | None = None, *, loss: Loss | None = None) -> HierarchyClient | LocalClient:
+    def client(
+        self, secret: Secret | None = None, *, loss: Loss | None = None
+    ) -> HierarchyClient | LocalClient:
         """A client, for one message; it makes its own secret unless one is given.
 
         Args:

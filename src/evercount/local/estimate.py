@@ -1,4 +1,5 @@
-"""The risk function f(x̂, θ) of an estimate, its minimiser, quantiles and errors. Post-processing of sums only."""
+"""The risk function f(x̂, θ) of an estimate, its minimiser, quantiles and errors. Post-processing of
+sums only."""
 
 from __future__ import annotations
 
@@ -34,17 +35,20 @@ def read_points(theta: Any) -> FloatArray:
 
 
 class RiskFunction(ABC):
-    """What every estimate of a collection answers about the risk E|θ − d| of its points, or of the loss behind them."""
+    """What every estimate of a collection answers about the risk E|θ − d| of its points, or of the
+    loss behind them."""
 
     @property
     @abstractmethod
     def raw_slopes(self) -> FloatArray:
-        """2F̂ − 1 at the ends 0, 1/w, …, 1 of the buckets, as it was estimated: the slope of the risk."""
+        """2F̂ − 1 at the ends 0, 1/w, …, 1 of the buckets, as it was estimated: the slope of the
+        risk."""
 
     std: FloatArray  # std of each entry of the estimate
 
     def band(self, level: float = 0.95) -> FloatArray:
-        """Half widths: with probability `level` all entries of the estimate lie within them, by the normal law.
+        """Half widths: with probability `level` all entries of the estimate lie within them, by the
+        normal law.
 
         Args:
             level: The probability that all entries lie inside.
@@ -62,13 +66,15 @@ class RiskFunction(ABC):
 
     @cached_property
     def slopes(self) -> FloatArray:
-        """The same, made nondecreasing in [−1, 1], as the slope of a convex risk is: `local.proof.md`, lemma 3."""
+        """The same, made nondecreasing in [−1, 1], as the slope of a convex risk is:
+        `local.proof.md`, lemma 3."""
         from scipy.optimize import isotonic_regression
 
         return np.asarray(np.clip(isotonic_regression(self.raw_slopes).x, -1.0, 1.0))
 
     def quantile(self, tau: float) -> float:
-        """The estimated τ-quantile of the collected points: where F̂ passes τ, linear inside a bucket.
+        """The estimated τ-quantile of the collected points: where F̂ passes τ, linear inside a
+        bucket.
 
         Args:
             tau: Which quantile, between 0 and 1; 0.5 is the median.
@@ -94,7 +100,8 @@ class RiskFunction(ABC):
 
     @cached_property
     def knots(self) -> FloatArray:
-        """0, the middles of the buckets, 1: between two of them one end of a bucket is the nearest."""
+        """0, the middles of the buckets, 1: between two of them one end of a bucket is the
+        nearest."""
         w = len(self.raw_slopes) - 1
         return np.concatenate([[0.0], (np.arange(w) + 0.5) / w, [1.0]])
 
@@ -112,7 +119,9 @@ class RiskFunction(ABC):
             ParameterError: If theta is not a number in [0, 1].
         """
         points = read_points(theta)
-        result = np.interp(points, self.knots, self._values(self.raw_slopes if raw else self.slopes))
+        result = np.interp(
+            points, self.knots, self._values(self.raw_slopes if raw else self.slopes)
+        )
         return float(result) if points.ndim == 0 else result
 
     def _values(self, slopes: FloatArray) -> FloatArray:
@@ -130,17 +139,22 @@ class RiskFunction(ABC):
 def make_estimate(plan: LocalPlan, sums: npt.NDArray[np.int64], accepted: int) -> LocalEstimate:
     """x̂ from the sums of accepted messages.
 
-    One counter: x̂[t] = 2·prefix[t]/n − 1, conditioned on prefix[w] = n, which the server knows. Two counters: the
-    paper's x̂[t] = (Σy[t] − Σz[w−t])/n.
+    One counter: x̂[t] = 2·prefix[t]/n − 1, conditioned on prefix[w] = n, which the server knows. Two
+    counters: the paper's x̂[t] = (Σy[t] − Σz[w−t])/n.
     """
     mean = sums.astype(np.float64) * (plan.entry / accepted)
     if plan.counters == 1:
         return conditioned(plan, accepted, mean)
-    after = np.concatenate([plan.prefix(mean[plan.w :])[-2::-1], [0.0]])  # entries w−t = w−1 … 1 and 0
-    return LocalEstimate(plan, accepted, np.concatenate([[-1.0], plan.prefix(mean[: plan.w]) - after]))
+    # entries w−t = w−1 … 1 and 0
+    after = np.concatenate([plan.prefix(mean[plan.w :])[-2::-1], [0.0]])
+    return LocalEstimate(
+        plan, accepted, np.concatenate([[-1.0], plan.prefix(mean[: plan.w]) - after])
+    )
 
 
-def conditioned(plan: LocalPlan, accepted: int, mean: FloatArray, client_std: float | None = None) -> LocalEstimate:
+def conditioned(
+    plan: LocalPlan, accepted: int, mean: FloatArray, client_std: float | None = None
+) -> LocalEstimate:
     """x̂ from the mean of one vector for each client, given that all values lie in some bucket."""
     prefix = plan.prefix(mean)
     x = 2 * (prefix - gain(plan) * (prefix[-1] - 1)) - 1
@@ -148,7 +162,8 @@ def conditioned(plan: LocalPlan, accepted: int, mean: FloatArray, client_std: fl
 
 
 def gain(plan: LocalPlan) -> FloatArray:
-    """Cov(prefix[t], prefix[w]) / Var(prefix[w]): how much of the known total's error is the error at t."""
+    """Cov(prefix[t], prefix[w]) / Var(prefix[w]): how much of the known total's error is the error
+    at t."""
     left = plan.left
     w = plan.w
     shared = np.asarray([left[:t] @ left[w - t :] for t in range(1, w + 1)])
@@ -159,8 +174,8 @@ def gain(plan: LocalPlan) -> FloatArray:
 class LocalEstimate(RiskFunction):
     """The estimate of a collection of `accepted` messages.
 
-    `x` is x̂ at the ends 0, 1/w, …, 1 of the buckets: the share of values up to there minus the share beyond, so
-    2F̂ − 1 and the slope of the risk; x̂[0] = −1 is known.
+    `x` is x̂ at the ends 0, 1/w, …, 1 of the buckets: the share of values up to there minus the
+    share beyond, so 2F̂ − 1 and the slope of the risk; x̂[0] = −1 is known.
 
     Args:
         plan: The public plan of the collection.
@@ -168,8 +183,9 @@ class LocalEstimate(RiskFunction):
         x: x̂ at the w + 1 ends of the buckets.
         client_std: The std of one client's vector, where the plan does not tell it (GenProt).
 
-    **Guarantee.** The errors of x are normal (up to the rounding of entries; of GenProt about normal, as sums of many
-    independent terms) with exactly the std `std`, whatever the data. Proof: `local.proof.md`, lemma 2. Test:
+    **Guarantee.** The errors of x are normal (up to the rounding of entries; of GenProt about
+    normal, as sums of many independent terms) with exactly the std `std`, whatever the data. Proof:
+    `local.proof.md`, lemma 2. Test:
     tests/local/test_local_end_to_end.py::test_std_is_the_measured_one.
 
     >>> import numpy as np
@@ -187,7 +203,8 @@ class LocalEstimate(RiskFunction):
 
     @cached_property
     def rows(self) -> FloatArray:
-        """x̂ as a linear map of one client's noise: shape (w + 1, entries); std = norm of a row × noise std."""
+        """x̂ as a linear map of one client's noise: shape (w + 1, entries); std = norm of a row ×
+        noise std."""
         from scipy.linalg import toeplitz
 
         plan, w = self.plan, self.plan.w
@@ -232,7 +249,8 @@ class LocalEstimate(RiskFunction):
         return float(self._noise * np.linalg.norm(lengths @ self.rows))
 
     def f_interval(self, theta: float, level: float = 0.95) -> tuple[float, float]:
-        """(low, high) that holds the empirical f(θ) with probability `level`: normal noise plus 1/w for the buckets.
+        """(low, high) that holds the empirical f(θ) with probability `level`: normal noise plus 1/w
+        for the buckets.
 
         It is wider where f(theta), which is made convex, would lie outside.
 
@@ -246,20 +264,25 @@ class LocalEstimate(RiskFunction):
         Raises:
             ParameterError: theta or the level is outside its range.
         """
-        half = interval_quantile(1 - check_number("level", level)) * self.f_std(theta) + 1 / self.plan.w
+        half = (
+            interval_quantile(1 - check_number("level", level)) * self.f_std(theta)
+            + 1 / self.plan.w
+        )
         middle, published = self.f(theta, raw=True), self.f(theta)
         return min(middle - half, published), max(middle + half, published)
 
     def bound(self, level: float = 2 / 3, population: bool = False, raw: bool = False) -> float:
-        """Corrected bound of |f(θ) − (risk at θ − risk at 0)|: it holds for all θ together with probability `level`.
+        """Corrected bound of |f(θ) − (risk at θ − risk at 0)|: it holds for all θ together with
+        probability `level`.
 
-        Noise: the largest half width of the band, or with `raw` its mean over [0, 1]. Buckets: 1/w. With `population`,
-        half of β = 1 − level pays for the difference between the clients and the population they are drawn from:
-        2·√(ln(2/β′)/2n).
+        Noise: the largest half width of the band, or with `raw` its mean over [0, 1]. Buckets: 1/w.
+        With `population`, half of β = 1 − level pays for the difference between the clients and the
+        population they are drawn from: 2·√(ln(2/β′)/2n).
 
         Args:
             level: The probability that the bound holds.
-            population: Whether the risk is that of the population, not that of the clients who answered.
+            population: Whether the risk is that of the population, not that of the clients who
+                answered.
             raw: Whether the bound is for `f(theta, raw=True)`.
 
         Returns:
@@ -279,9 +302,11 @@ class LocalEstimate(RiskFunction):
         return noise + 1 / self.plan.w + extra
 
     def paper_bound(self) -> float:
-        """The paper's corollary for probability 2/3, with its own constants: 2β + 2/(ε√n). Not relied on.
+        """The paper's corollary for probability 2/3, with its own constants: 2β + 2/(ε√n). Not
+        relied on.
 
-        Only for ε < 2: the paper gives each of two counters ε/2, and its calibration needs that below 1.
+        Only for ε < 2: the paper gives each of two counters ε/2, and its calibration needs that
+        below 1.
 
         Returns:
             The bound.
@@ -293,8 +318,9 @@ class LocalEstimate(RiskFunction):
             raise ParameterError("the paper states no bound for the pure protocol")
         if self.plan.epsilon >= 2:
             raise ParameterError(
-                "the paper's calibration needs an epsilon below 1, and its two counters get epsilon/2 each: its bound "
-                f"exists for epsilon < 2 only, got epsilon={self.plan.epsilon:g}; bound() holds for every epsilon"
+                "the paper's calibration needs an epsilon below 1, and its two counters get "
+                "epsilon/2 each: its bound exists for epsilon < 2 only, got "
+                f"epsilon={self.plan.epsilon:g}; bound() holds for every epsilon"
             )
         half = Budget(self.plan.epsilon / 2, self.plan.delta / 2, calibration="paper")
         row = local_learning_paper(self.plan.epsilon, self.accepted, half.noise_multiplier())
@@ -302,4 +328,7 @@ class LocalEstimate(RiskFunction):
         return 2 * (row - width) + width
 
     def __repr__(self) -> str:
-        return f"LocalEstimate(accepted={self.accepted}, minimiser={self.minimiser:.4g}, bound={self.bound():.3g})"
+        return (
+            f"LocalEstimate(accepted={self.accepted}, minimiser={self.minimiser:.4g}, "
+            f"bound={self.bound():.3g})"
+        )

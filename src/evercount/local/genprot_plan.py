@@ -1,4 +1,5 @@
-"""GenProtPlan: the public parameters of the protocol in `genprot.py`, its geometry, candidates and exact privacy.
+"""GenProtPlan: the public parameters of the protocol in `genprot.py`, its geometry, candidates and
+exact privacy.
 
 Proof of the exact privacy: `genprot.proof.md`, theorem 1.
 """
@@ -29,9 +30,10 @@ _PERSON = b"evercount.gprot"
 class GenProtPlan:
     """Public parameters. `candidates` T: the message has log₂ T bits.
 
-    rule="best" (default): the widest clip whose exact privacy is ε, and p_t = hi or lo by the sign of the match, which
-    has the least variance. rule="paper": the Gaussian randomizer with (ε/10, delta) inside, clip 2ε/10, p_t = ½ outside
-    of it; Lemma 6.2 of Bun, Nelson and Stemmer then gives ε, and the exact value `exact_epsilon` is smaller.
+    rule="best" (default): the widest clip whose exact privacy is ε, and p_t = hi or lo by the sign
+    of the match, which has the least variance. rule="paper": the Gaussian randomizer with (ε/10,
+    delta) inside, clip 2ε/10, p_t = ½ outside of it; Lemma 6.2 of Bun, Nelson and Stemmer then
+    gives ε, and the exact value `exact_epsilon` is smaller.
 
     Args:
         epsilon: The ε of one client's message, above 0.
@@ -69,18 +71,29 @@ class GenProtPlan:
         try:
             self.seed.encode()
         except UnicodeEncodeError:
-            raise ParameterError("the public seed holds half a character: it cannot be written as UTF-8") from None
-        count = check_whole("candidates", check_count("candidates", self.candidates), 2, MOST_CANDIDATES)
+            raise ParameterError(
+                "the public seed holds half a character: it cannot be written as UTF-8"
+            ) from None
+        count = check_whole(
+            "candidates", check_count("candidates", self.candidates), 2, MOST_CANDIDATES
+        )
         object.__setattr__(self, "candidates", count)
-        # the shape refuses what cannot be run: too many buckets, a bad delta, an epsilon that no noise can be found for
+        # the shape refuses what cannot be run: too many buckets, a bad delta, an epsilon that no
+        # noise can be found for
         shape = self.shape
-        for name, value in (("epsilon", shape.epsilon), ("n", shape.n), ("buckets", shape.w), ("delta", shape.delta)):
+        for name, value in (
+            ("epsilon", shape.epsilon),
+            ("n", shape.n),
+            ("buckets", shape.w),
+            ("delta", shape.delta),
+        ):
             object.__setattr__(self, name, value)
         if self.rule == "paper":
             _ = self._mu
         if self.exact_epsilon > self.epsilon:
             raise ParameterError(
-                f"the paper's rule costs {self.exact_epsilon:.3g} with {self.candidates} candidates; use more"
+                f"the paper's rule costs {self.exact_epsilon:.3g} with {self.candidates} "
+                "candidates; use more"
             )
 
     @cached_property
@@ -96,7 +109,9 @@ class GenProtPlan:
     @cached_property
     def clip(self) -> float:
         """c: bit probabilities are forced into ½·[e^−c, e^c]."""
-        return widest_clip(self.epsilon, self.candidates) if self.rule == "best" else self.epsilon / 5
+        return (
+            widest_clip(self.epsilon, self.candidates) if self.rule == "best" else self.epsilon / 5
+        )
 
     @property
     def limits(self) -> tuple[int, int]:
@@ -115,7 +130,8 @@ class GenProtPlan:
 
     @cached_property
     def centre(self) -> FloatArray:
-        """About the centre of the smallest ball around all R·e_j: the point that the candidates surround."""
+        """About the centre of the smallest ball around all R·e_j: the point that the candidates
+        surround."""
         table = self._table
         centre = table.mean(axis=0)
         for step in range(1, 300):
@@ -137,13 +153,15 @@ class GenProtPlan:
 
     @cached_property
     def directions(self) -> FloatArray:
-        """Unit vectors, a row per bucket: (R·e_j − centre, rest)/radius; one coordinate evens the norms out."""
+        """Unit vectors, a row per bucket: (R·e_j − centre, rest)/radius; one coordinate evens the
+        norms out."""
         apart = self._table - self.centre
         rest = np.sqrt(np.maximum(self.radius**2 - (apart**2).sum(axis=1), 0.0))
         return np.asarray(np.column_stack([apart, rest]) / self.radius)
 
     def bit_probabilities(self, match: FloatArray) -> IntArray:
-        """p_t in units of 2^−53 from the inner products of the candidates with the client's direction.
+        """p_t in units of 2^−53 from the inner products of the candidates with the client's
+        direction.
 
         Args:
             match: The inner products.
@@ -161,7 +179,8 @@ class GenProtPlan:
 
     @cached_property
     def moments(self) -> tuple[float, float]:
-        """(mean, variance) of the sent candidate along the client's direction; across it they are 0 and 1."""
+        """(mean, variance) of the sent candidate along the client's direction; across it they are 0
+        and 1."""
         s = np.linspace(-10, 10, 400_001)
         weight = np.exp(-s * s / 2) * (s[1] - s[0]) / math.sqrt(2 * math.pi)
         p = self.bit_probabilities(s) * 2.0**-BITS
@@ -176,12 +195,14 @@ class GenProtPlan:
 
     @cached_property
     def reach(self) -> float:
-        """The norm that a candidate passes with probability below 2^−40 (Laurent and Massart); it is then zeros."""
+        """The norm that a candidate passes with probability below 2^−40 (Laurent and Massart); it
+        is then zeros."""
         size = self.shape.w + 1
         return math.sqrt(size + 2 * math.sqrt(size * MISS) + 2 * MISS)
 
     def candidate(self, client: int, number: int) -> FloatArray:
-        """Candidate y_number of a client: w + 1 standard normals from the public seed, or zeros beyond `reach`.
+        """Candidate y_number of a client: w + 1 standard normals from the public seed, or zeros
+        beyond `reach`.
 
         Args:
             client: The public number of the client.
@@ -195,15 +216,18 @@ class GenProtPlan:
         text = f"{self.seed}|{client}|{number}".encode()
         size = self.shape.w + 1
         words = np.frombuffer(hashlib.shake_256(_PERSON + text).digest(8 * size), "<u8")
-        vector = np.asarray(ndtri((words >> np.uint64(11)).astype(np.float64) * 2.0**-53 + 2.0**-54))
+        vector = np.asarray(
+            ndtri((words >> np.uint64(11)).astype(np.float64) * 2.0**-53 + 2.0**-54)
+        )
         return vector if vector @ vector <= self.reach**2 else np.zeros(size)
 
 
 def choice_weights(low: int, high: int, unit: int, count: int) -> list[int]:
-    """P(a candidate is sent) at every corner, in units of 1/(unit^count·lcm(1 … count)): exact integers.
+    """P(a candidate is sent) at every corner, in units of 1/(unit^count·lcm(1 … count)): exact
+    integers.
 
-    A corner: k of the other bits have probability high/unit and the rest low/unit; the candidate's own bit has
-    one of the two.
+    A corner: k of the other bits have probability high/unit and the rest low/unit; the candidate's
+    own bit has one of the two.
     """
     shares = math.lcm(*range(1, count + 1))
     weights = []
@@ -217,10 +241,11 @@ def choice_weights(low: int, high: int, unit: int, count: int) -> list[int]:
 
 
 def exact_ratio(low: int, high: int, unit: int, count: int) -> Fraction:
-    """The largest ratio of the probabilities of a message under two inputs, when all p_t lie in [low, high]/unit.
+    """The largest ratio of the probabilities of a message under two inputs, when all p_t lie in
+    [low, high]/unit.
 
-    **Guarantee.** Exact. The probability of a message is linear in each p_t, so its extremes lie at corners; by
-    symmetry a corner is (own p, number of others at `high`). Test:
+    **Guarantee.** Exact. The probability of a message is linear in each p_t, so its extremes lie at
+    corners; by symmetry a corner is (own p, number of others at `high`). Test:
     tests/local/test_local_genprot.py::test_exact_privacy_by_enumeration.
     """
     weights = choice_weights(low, high, unit, count)
@@ -230,7 +255,9 @@ def exact_ratio(low: int, high: int, unit: int, count: int) -> Fraction:
 def clip_limits(c: float) -> tuple[int, int]:
     """lo and hi in units of 2^−53, rounded inwards."""
     scale = 2.0 ** (BITS - 1)
-    return math.ceil(scale * math.exp(-c) * (1 + 1e-15)), min(2**BITS, math.floor(scale * math.exp(c) * (1 - 1e-15)))
+    return math.ceil(scale * math.exp(-c) * (1 + 1e-15)), min(
+        2**BITS, math.floor(scale * math.exp(c) * (1 - 1e-15))
+    )
 
 
 def pure_epsilon(c: float, count: int) -> float:
@@ -249,5 +276,7 @@ def widest_clip(epsilon: float, count: int) -> float:
         middle = (low + high) / 2
         low, high = (middle, high) if pure_epsilon(middle, count) <= epsilon else (low, middle)
     if not low > 0:
-        raise ParameterError(f"epsilon={epsilon!r} is too small for GenProt with {count} candidates")
+        raise ParameterError(
+            f"epsilon={epsilon!r} is too small for GenProt with {count} candidates"
+        )
     return low

@@ -1,8 +1,10 @@
-"""A hierarchical counter without a curator and without δ: one noisy bit about one node of a tree per client.
+"""A hierarchical counter without a curator and without δ: one noisy bit about one node of a tree
+per client.
 
-Values in [0, 1] fall into buckets, the leaves of a tree of equal fan-out. A client picks a level at random, and tells
-one random Hadamard coefficient of the node that its bucket lies in, flipped with probability 1/(1 + e^ε). The server
-estimates all nodes and makes them consistent by least squares: every node is the sum of its children, the root is 1.
+Values in [0, 1] fall into buckets, the leaves of a tree of equal fan-out. A client picks a level at
+random, and tells one random Hadamard coefficient of the node that its bucket lies in, flipped with
+probability 1/(1 + e^ε). The server estimates all nodes and makes them consistent by least squares:
+every node is the sum of its children, the root is 1.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ from evercount.noise import Secret
 from evercount.noise.prf import Prf, counter
 
 MESSAGE = struct.Struct(">BIB")  # level (from 1), number of the Hadamard coefficient, bit
-RANDOM = struct.Struct("<QII")  # what a client draws: whether it keeps its bit, the coefficient, and the level
+# what a client draws: whether it keeps its bit, the coefficient, and the level
+RANDOM = struct.Struct("<QII")
 FAN_OUTS = (2, 4, 8, 16)
 
 
@@ -56,7 +59,9 @@ class HierarchyPlan:
         if check_positive("epsilon", self.epsilon) > 40:
             raise ParameterError(f"epsilon must be at most 40, got {self.epsilon!r}")
         if check_count("buckets", self.buckets, 2) > 4096 or self.buckets & (self.buckets - 1):
-            raise ParameterError(f"buckets must be a power of two from 2 to 4096, got {self.buckets!r}")
+            raise ParameterError(
+                f"buckets must be a power of two from 2 to 4096, got {self.buckets!r}"
+            )
         if self.fan_out == 0:
             object.__setattr__(self, "fan_out", _best_fan_out(self.buckets))
         if self.fan_out not in _fan_outs(self.buckets):
@@ -70,14 +75,16 @@ class HierarchyPlan:
 
     @cached_property
     def threshold(self) -> int:
-        """A client keeps its bit iff a uniform 64-bit number is below this: never more often than e^ε/(1 + e^ε)."""
+        """A client keeps its bit iff a uniform 64-bit number is below this: never more often than
+        e^ε/(1 + e^ε)."""
         with localcontext(prec=80, rounding=ROUND_FLOOR):
             grown = Decimal(self.epsilon).exp()
             return int((1 << 64) * (grown / (1 + grown))) - 1
 
     @property
     def correction(self) -> float:
-        """1/(2p − 1) for the probability p of keeping the bit: what an estimate is multiplied with."""
+        """1/(2p − 1) for the probability p of keeping the bit: what an estimate is multiplied
+        with."""
         return 2.0**63 / (self.threshold - 2**63)
 
     def nodes(self, level: int) -> int:
@@ -92,7 +99,8 @@ class HierarchyPlan:
         return int(self.fan_out**level)
 
     def bucket(self, point: float) -> int:
-        """The bucket, from 0, of a value in [0, 1]: bucket j holds (j/w, (j+1)/w], and 0 belongs to the first.
+        """The bucket, from 0, of a value in [0, 1]: bucket j holds (j/w, (j+1)/w], and 0 belongs to
+        the first.
 
         Args:
             point: A value in [0, 1].
@@ -104,7 +112,8 @@ class HierarchyPlan:
 
     @cached_property
     def client_std(self) -> FloatArray:
-        """Std of F̂ at the ends of the buckets times √n, at most, for n clients whose levels are evenly spread."""
+        """Std of F̂ at the ends of the buckets times √n, at most, for n clients whose levels are
+        evenly spread."""
         norms = np.linalg.norm(prefix_map(self.buckets, self.fan_out), axis=1)
         return np.asarray(self.correction * math.sqrt(self.levels) * norms)
 
@@ -120,15 +129,18 @@ class HierarchyClient(OneMessage[bytes]):
     Raises:
         ParameterError: An argument is of another kind, or a client of the same secret is alive.
 
-    **Guarantee.** Pure ε-LDP on a real computer: for any two values and any message the probabilities differ by a
-    factor of at most e^ε, for a uniform key stream. Proof: `hierarchical.proof.md`. Test:
+    **Guarantee.** Pure ε-LDP on a real computer: for any two values and any message the
+    probabilities differ by a factor of at most e^ε, for a uniform key stream. Proof:
+    `hierarchical.proof.md`. Test:
     tests/local/test_local_hierarchical.py::test_messages_have_the_exact_law.
 
     >>> len(HierarchyClient(HierarchyPlan(1.0)).message(0.25))
     6
     """
 
-    def __init__(self, plan: HierarchyPlan, secret: Secret | None = None, *, loss: Loss | None = None) -> None:
+    def __init__(
+        self, plan: HierarchyPlan, secret: Secret | None = None, *, loss: Loss | None = None
+    ) -> None:
         check_plan(plan, HierarchyPlan)
         super().__init__(secret, loss, repr(plan))
         self.plan = plan
@@ -156,8 +168,8 @@ class HierarchyServer(MessageServer):
     Raises:
         ParameterError: plan is not a `HierarchyPlan`.
 
-    **Guarantee.** A message that no client sends is rejected and changes nothing but the number of rejected ones. Test:
-    tests/local/test_local_hierarchical.py::test_bad_messages_are_rejected.
+    **Guarantee.** A message that no client sends is rejected and changes nothing but the number of
+    rejected ones. Test: tests/local/test_local_hierarchical.py::test_bad_messages_are_rejected.
 
     >>> plan = HierarchyPlan(1.0, 16)
     >>> server = HierarchyServer(plan)
@@ -173,7 +185,9 @@ class HierarchyServer(MessageServer):
     def __init__(self, plan: HierarchyPlan) -> None:
         super().__init__(plan)
         # how many messages of each level, then the sums of its coefficients, level after level
-        self._sums = np.zeros(plan.levels + sum(map(plan.nodes, range(1, plan.levels + 1))), np.int64)
+        self._sums = np.zeros(
+            plan.levels + sum(map(plan.nodes, range(1, plan.levels + 1))), np.int64
+        )
 
     @property
     def _counts(self) -> IntArray:
@@ -190,25 +204,37 @@ class HierarchyServer(MessageServer):
                 self._coefficients(level)[row] += 1 - 2 * bit
                 self._counts[level - 1] += 1
                 return
-        raise MessageRejected(f"a message is {MESSAGE.size} bytes: a level, a coefficient of it and a bit")
+        raise MessageRejected(
+            f"a message is {MESSAGE.size} bytes: a level, a coefficient of it and a bit"
+        )
 
     def estimate(self) -> HierarchyEstimate:
         """The distribution of all accepted values; needs a message of every level."""
         if not self._counts.all():
-            raise InputError("no message of some level has been accepted yet: there is nothing to estimate")
+            raise InputError(
+                "no message of some level has been accepted yet: there is nothing to estimate"
+            )
         nodes = [
             hadamard(self._coefficients(level).astype(np.float64)) * (self.plan.correction / count)
             for level, count in enumerate(self._counts.tolist(), 1)
         ]
         weights = prefix_map(self.plan.buckets, self.plan.fan_out)
-        spread = np.concatenate([np.full(len(part), 1 / n) for part, n in zip(nodes, self._counts, strict=True)])
-        even = np.arange(1, self.plan.buckets + 1) / self.plan.buckets  # what `prefix_map` leaves out
+        spread = np.concatenate(
+            [np.full(len(part), 1 / n) for part, n in zip(nodes, self._counts, strict=True)]
+        )
+        # what `prefix_map` leaves out
+        even = np.arange(1, self.plan.buckets + 1) / self.plan.buckets
         cdf = even + weights @ np.concatenate(nodes)
-        return HierarchyEstimate(self.plan, self.accepted, cdf, self.plan.correction * np.sqrt(weights**2 @ spread))
+        return HierarchyEstimate(
+            self.plan, self.accepted, cdf, self.plan.correction * np.sqrt(weights**2 @ spread)
+        )
 
 
-def simulate_hierarchy(plan: HierarchyPlan, points: npt.ArrayLike, secret: Secret) -> HierarchyServer:
-    """A server with the messages of many clients, for studies: one secret serves all of them, one block of AES each.
+def simulate_hierarchy(
+    plan: HierarchyPlan, points: npt.ArrayLike, secret: Secret
+) -> HierarchyServer:
+    """A server with the messages of many clients, for studies: one secret serves all of them, one
+    block of AES each.
 
     Args:
         plan: The public plan.
@@ -243,11 +269,13 @@ class HierarchyEstimate(RiskFunction):
         cdf: F̂ at the ends of the buckets, as it was estimated.
         std: The std of each entry of `cdf`.
 
-    **Guarantee.** `cdf` is unbiased and each entry has at most the std `std`, whatever the data. Proof:
-    `hierarchical.proof.md`. Test: tests/local/test_local_hierarchical.py::test_estimates_are_unbiased_and_std_holds.
+    **Guarantee.** `cdf` is unbiased and each entry has at most the std `std`, whatever the data.
+    Proof: `hierarchical.proof.md`. Test:
+    tests/local/test_local_hierarchical.py::test_estimates_are_unbiased_and_std_holds.
 
     >>> plan = HierarchyPlan(1.0, 4)
-    >>> estimate = HierarchyEstimate(plan, 10_000, np.array([0.25, 0.75, 1.0, 1.0]), np.full(4, 0.01))
+    >>> cdf = np.array([0.25, 0.75, 1.0, 1.0])
+    >>> estimate = HierarchyEstimate(plan, 10_000, cdf, np.full(4, 0.01))
     >>> estimate.median, estimate.quantile(0.25)
     (0.375, 0.25)
     """
@@ -267,10 +295,11 @@ class HierarchyEstimate(RiskFunction):
         return np.concatenate([[-1.0], 2 * self.cdf - 1])
 
     def bound(self, level: float = 2 / 3) -> float:
-        """With probability about `level`, |f(θ) − (risk at θ − risk at 0)| is at most this for all θ together.
+        """With probability about `level`, |f(θ) − (risk at θ − risk at 0)| is at most this for all
+        θ together.
 
-        Twice the widest half width of the band, and 1/w for the buckets: `local.proof.md`, theorem 2, with the normal
-        law of `band`.
+        Twice the widest half width of the band, and 1/w for the buckets: `local.proof.md`, theorem
+        2, with the normal law of `band`.
 
         Args:
             level: The probability that the bound holds.
@@ -300,22 +329,29 @@ def hadamard(values: FloatArray) -> FloatArray:
 
 @lru_cache(maxsize=32)
 def prefix_map(buckets: int, fan_out: int) -> FloatArray:
-    """F̂ as a linear map of the raw estimates of all nodes, level after level: least squares with the root known.
+    """F̂ as a linear map of the raw estimates of all nodes, level after level: least squares with
+    the root known.
 
-    Shape (buckets, nodes). The raw estimates of all nodes have equal variance, as levels are drawn evenly.
+    Shape (buckets, nodes). The raw estimates of all nodes have equal variance, as levels are drawn
+    evenly.
     """
     levels = round(math.log(buckets, fan_out))
     design = np.concatenate(
-        [np.repeat(np.eye(fan_out**level), fan_out ** (levels - level), axis=1) for level in range(1, levels + 1)]
+        [
+            np.repeat(np.eye(fan_out**level), fan_out ** (levels - level), axis=1)
+            for level in range(1, levels + 1)
+        ]
     )
     # leaves x that sum to 1: x = 1/w + Bu with the columns of B orthogonal to the ones
     free = np.eye(buckets) - 1 / buckets
-    inverse = np.linalg.pinv(design @ free, rcond=1e-9)  # one singular value is 0, all others are at least 1
+    # one singular value is 0, all others are at least 1
+    inverse = np.linalg.pinv(design @ free, rcond=1e-9)
     return np.asarray(np.tril(np.ones((buckets, buckets))) @ free @ inverse)
 
 
 def _fan_outs(buckets: int) -> tuple[int, ...]:
-    """Fan-outs of which the number of buckets is a power, and the flat tree of one level where that is small."""
+    """Fan-outs of which the number of buckets is a power, and the flat tree of one level where that
+    is small."""
     bits = buckets.bit_length() - 1
     fan_outs = {fan for fan in FAN_OUTS if bits % (fan.bit_length() - 1) == 0 and fan <= buckets}
     return tuple(sorted(fan_outs | ({buckets} if buckets <= 64 else set())))

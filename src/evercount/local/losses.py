@@ -1,9 +1,11 @@
-"""Any convex 1-Lipschitz loss on [0, 1] as a median problem: the randomised reduction (Smith, Thakurta, Upadhyay 2017).
+"""Any convex 1-Lipschitz loss on [0, 1] as a median problem: the randomised reduction (Smith,
+Thakurta, Upadhyay 2017).
 
-For a loss ℓ(θ, d) with right derivative ℓ′ in [−1, 1], let Z(d) have the distribution function (1 + ℓ′(θ, d))/2 on
-[0, 1). Then d/dθ E|θ − Z| = 2·P(Z ≤ θ) − 1 = ℓ′(θ, d), so E|θ − Z(d)| = ℓ(θ, d) plus a constant in θ, and the median
-problem over the points Z(d) has the same minimiser and the same differences of risk. Z uses a client's own randomness
-and is drawn before the private message, so it cannot harm privacy.
+For a loss ℓ(θ, d) with right derivative ℓ′ in [−1, 1], let Z(d) have the distribution function (1 +
+ℓ′(θ, d))/2 on [0, 1). Then d/dθ E|θ − Z| = 2·P(Z ≤ θ) − 1 = ℓ′(θ, d), so E|θ − Z(d)| = ℓ(θ, d) plus
+a constant in θ, and the median problem over the points Z(d) has the same minimiser and the same
+differences of risk. Z uses a client's own randomness and is drawn before the private message, so it
+cannot harm privacy.
 """
 
 from __future__ import annotations
@@ -72,7 +74,8 @@ class Loss(ABC):
         """
 
     def sample(self, data: Any, u: float) -> float:
-        """Z(d) from a uniform u in [0, 1): the smallest double θ in [0, 1] with (1 + ℓ′(θ, d))/2 > u; 1 without one.
+        """Z(d) from a uniform u in [0, 1): the smallest double θ in [0, 1] with (1 + ℓ′(θ, d))/2 >
+        u; 1 without one.
 
         Args:
             data: The data point d.
@@ -91,7 +94,9 @@ class Loss(ABC):
         def reached(theta: float) -> bool:
             slope = self.derivative(theta, data)
             if not -1 <= slope <= 1:
-                raise InputError(f"the loss is not 1-Lipschitz: its derivative at {theta:g} is outside [-1, 1]")
+                raise InputError(
+                    f"the loss is not 1-Lipschitz: its derivative at {theta:g} is outside [-1, 1]"
+                )
             return (1 + slope) / 2 > u
 
         if reached(0.0):
@@ -120,10 +125,11 @@ class Absolute(Loss):
 
 @dataclass(frozen=True)
 class Quantile(Loss):
-    """The pinball loss: τ(d − θ) below d and (1 − τ)(θ − d) above it; its minimiser is the τ-quantile.
+    """The pinball loss: τ(d − θ) below d and (1 − τ)(θ − d) above it; its minimiser is the
+    τ-quantile.
 
-    One collection with `Absolute` answers every quantile (`LocalEstimate.quantile`) with less noise; this loss
-    is for a server that minimises.
+    One collection with `Absolute` answers every quantile (`LocalEstimate.quantile`) with less
+    noise; this loss is for a server that minimises.
 
     Args:
         tau: τ, between 0 and 1; 0.5 is the median.
@@ -147,7 +153,8 @@ class Quantile(Loss):
 
 @dataclass(frozen=True)
 class Hinge(Loss):
-    """Threshold classification: data (x, y) with y = ±1, ℓ = max(0, margin − y·(θ − x)), x and θ in [0, 1].
+    """Threshold classification: data (x, y) with y = ±1, ℓ = max(0, margin − y·(θ − x)), x and θ in
+    [0, 1].
 
     Args:
         margin: How far θ must lie on the right side of x for no loss, from 0 to 1.
@@ -176,7 +183,8 @@ class Hinge(Loss):
 
 @dataclass(frozen=True)
 class Logistic(Loss):
-    """Threshold classification with a smooth loss: data (x, y) with y = ±1, ℓ = s·ln(1 + exp(−y·(θ − x)/s)).
+    """Threshold classification with a smooth loss: data (x, y) with y = ±1, ℓ = s·ln(1 + exp(−y·(θ
+    − x)/s)).
 
     y = 1 means that the threshold θ should lie above x.
 
@@ -203,7 +211,8 @@ class Logistic(Loss):
         return float(-y * np.exp(-np.logaddexp(0.0, y * (theta - x) / self.scale)))
 
     def sample(self, data: Any, u: float) -> float:
-        """The end of [0, 1] towards which y points with probability 1/2, else a logistic number around x, clipped."""
+        """The end of [0, 1] towards which y points with probability 1/2, else a logistic number
+        around x, clipped."""
         x, y = labelled_point(data)
         odds = (2 * u, 1 - 2 * u) if y == 1 else (2 * u - 1, 2 - 2 * u)
         if odds[0] <= 0:
@@ -215,7 +224,8 @@ class Logistic(Loss):
 
 @dataclass(frozen=True)
 class ConvexLoss(Loss):
-    """Your own loss, given by its right derivative in θ: a function of (θ, d) with values in [−1, 1].
+    """Your own loss, given by its right derivative in θ: a function of (θ, d) with values in [−1,
+    1].
 
     Args:
         slope: The right derivative.
@@ -240,5 +250,8 @@ class ConvexLoss(Loss):
             if isinstance(value, str | bytes):  # float would read them
                 raise TypeError
             return float(value)
-        except (TypeError, ValueError, OverflowError):  # the message does not show the value: it follows from the data
-            raise InputError(f"the function slope must return a number, got {type(value).__name__}") from None
+        except (TypeError, ValueError, OverflowError):
+            # the message does not show the value: it follows from the data
+            raise InputError(
+                f"the function slope must return a number, got {type(value).__name__}"
+            ) from None

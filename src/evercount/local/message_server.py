@@ -1,7 +1,8 @@
 """What the servers of the local model share, and the messages of its Gaussian forms.
 
-All servers keep sums of accepted messages, which merge and move between machines. A message of a Gaussian form is
-b"eL" · version (1 byte) · form (1 byte: number of counters) · digest of the plan (4) · entries (int16, little-endian).
+All servers keep sums of accepted messages, which merge and move between machines. A message of a
+Gaussian form is b"eL" · version (1 byte) · form (1 byte: number of counters) · digest of the plan
+(4) · entries (int16, little-endian).
 """
 
 from __future__ import annotations
@@ -32,14 +33,16 @@ def size(plan: LocalPlan) -> int:
 
 
 def inside(plan: LocalPlan, entries: FloatArray) -> BoolArray:
-    """Which rows lie in the server's ball, each counter by itself; sums of squares below 2^53 are exact in doubles."""
+    """Which rows lie in the server's ball, each counter by itself; sums of squares below 2^53 are
+    exact in doubles."""
     vectors = entries.reshape(len(entries), plan.counters, plan.w)
     norms = np.einsum("ijk,ijk->ij", vectors, vectors)
     return np.asarray((norms <= plan.radius**2).all(axis=1))
 
 
 def unpack(plan: LocalPlan, message: object) -> FloatArray:
-    """The entries of one message (bytes, bytearray or memoryview), or MessageRejected with the reason."""
+    """The entries of one message (bytes, bytearray or memoryview), or MessageRejected with the
+    reason."""
     try:
         data = bytes(message) if isinstance(message, bytes | bytearray | memoryview) else None
     except ValueError:  # a view that was released
@@ -48,12 +51,15 @@ def unpack(plan: LocalPlan, message: object) -> FloatArray:
         raise MessageRejected(f"a message is bytes, got {type(message).__name__}")
     if len(data) != size(plan) or data[:HEAD] != plan.header:
         raise MessageRejected(
-            f"this is not one of the messages of {size(plan)} bytes that clients of this plan make: it may be of other "
-            "parameters (epsilon, delta, buckets or form) or of another program"
+            f"this is not one of the messages of {size(plan)} bytes that clients of this plan "
+            "make: it may be of other parameters (epsilon, delta, buckets or form) or of another "
+            "program"
         )
     entries = np.frombuffer(data, ENTRY, offset=HEAD).astype(np.float64)
     if not inside(plan, entries[np.newaxis])[0]:
-        raise MessageRejected(f"the message lies outside the ball of radius {plan.radius} of honest messages")
+        raise MessageRejected(
+            f"the message lies outside the ball of radius {plan.radius} of honest messages"
+        )
     return entries
 
 
@@ -110,13 +116,17 @@ class MessageServer(ABC):
         """
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({list(astuple(self.plan))}, accepted={self.accepted}, rejected={self.rejected})"
+        return (
+            f"{type(self).__name__}({list(astuple(self.plan))}, accepted={self.accepted}, "
+            f"rejected={self.rejected})"
+        )
 
     def add_many(self, messages: Iterable[object]) -> int:
         """Add a batch of any length; the number of accepted ones. Bad ones are only counted.
 
         Args:
-            messages: What clients sent, in the form that `add` takes (as tuples where that is more than one value).
+            messages: What clients sent, in the form that `add` takes (as tuples where that is more
+                than one value).
 
         Returns:
             How many of them were accepted.
@@ -124,9 +134,13 @@ class MessageServer(ABC):
         Raises:
             InputError: messages is one message or no sequence.
         """
-        if isinstance(messages, str | bytes | bytearray | memoryview) or not isinstance(messages, Iterable):
+        if isinstance(messages, str | bytes | bytearray | memoryview) or not isinstance(
+            messages, Iterable
+        ):
             kind = type(messages).__name__
-            raise InputError(f"a batch is a sequence of messages, got {kind}; use add for one message")
+            raise InputError(
+                f"a batch is a sequence of messages, got {kind}; use add for one message"
+            )
         before = self.accepted
         for message in messages:
             with suppress(MessageRejected):
@@ -134,7 +148,8 @@ class MessageServer(ABC):
         return self.accepted - before
 
     def merge(self, *others: Self) -> None:
-        """Add the sums of other servers of the same plan; they are left as they are and must not be merged twice.
+        """Add the sums of other servers of the same plan; they are left as they are and must not be
+        merged twice.
 
         Args:
             *others: Servers of the same plan.
@@ -153,13 +168,16 @@ class MessageServer(ABC):
             self.rejected += other.rejected
 
     def dump(self) -> bytes:
-        """The partial sums, to store or to send to another server. They hold private messages only: no secret.
+        """The partial sums, to store or to send to another server. They hold private messages only:
+        no secret.
 
         Returns:
             Bytes for `load`: JSON, and its checksum before it.
         """
         sums = {"accepted": self.accepted, "rejected": self.rejected, "sums": self._sums.tolist()}
-        text = json.dumps({"format": FORMAT, "server": type(self).__name__, "plan": astuple(self.plan)} | sums).encode()
+        text = json.dumps(
+            {"format": FORMAT, "server": type(self).__name__, "plan": astuple(self.plan)} | sums
+        ).encode()
         return _checksum(text) + b" " + text
 
     @classmethod
@@ -173,7 +191,8 @@ class MessageServer(ABC):
             A server with the same sums.
 
         Raises:
-            SnapshotError: It is anything else, is damaged, or belongs to another version or kind of server.
+            SnapshotError: It is anything else, is damaged, or belongs to another version or kind of
+                server.
         """
         try:
             checksum, _, text = bytes(blob).partition(b" ")
@@ -186,7 +205,9 @@ class MessageServer(ABC):
             server._sums = np.asarray(data["sums"], server._sums.dtype).reshape(server._sums.shape)
             server.accepted, server.rejected = int(data["accepted"]), int(data["rejected"])
         except (ValueError, KeyError, TypeError, OverflowError):
-            raise SnapshotError(f"this is not a dump of a {cls.__name__}, or it is damaged") from None
+            raise SnapshotError(
+                f"this is not a dump of a {cls.__name__}, or it is damaged"
+            ) from None
         return server
 
 

@@ -1,4 +1,5 @@
-"""State machines that turn increments into noisy running sums: noise streams, calibration, snapshots."""
+"""State machines that turn increments into noisy running sums: noise streams, calibration,
+snapshots."""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
-"""Noise streams that are put together from exact ones: drawn afresh in each tick or period, or a stream for each name.
+"""Noise streams that are put together from exact ones: drawn afresh in each tick or period, or a
+stream for each name.
 
-`FreshStream` and `PeriodicStream` add noise of a tick or of a period on top of that of earlier ones. In `NamedNoise`
-cells have names, which join while the stream runs: a name's noise begins at tick 1, whenever it joins, and is a
-function of (secret, name, tick). So it does not tell when a name joined, after which others, or how many there are.
+`FreshStream` and `PeriodicStream` add noise of a tick or of a period on top of that of earlier
+ones. In `NamedNoise` cells have names, which join while the stream runs: a name's noise begins at
+tick 1, whenever it joins, and is a function of (secret, name, tick). So it does not tell when a
+name joined, after which others, or how many there are.
 """
 
 from __future__ import annotations
@@ -25,11 +27,12 @@ ONE_BY_ONE = Direct(MOST_TICKS)
 
 
 class FreshStream(NoiseStream):
-    """The noise of `fresh`: row t is the sum of the first t numbers of an `ExactStream` of independent rows.
+    """The noise of `fresh`: row t is the sum of the first t numbers of an `ExactStream` of
+    independent rows.
 
-    **Guarantee.** Differences of rows are functions of (secret, scale, tick, cell) alone, so the noise of ticks that
-    two neighbours share has one law, whatever finite arithmetic makes of it. Test:
-    tests/mechanisms/test_fresh_noise.py::test_only_touched_ticks_cost_anything.
+    **Guarantee.** Differences of rows are functions of (secret, scale, tick, cell) alone, so the
+    noise of ticks that two neighbours share has one law, whatever finite arithmetic makes of it.
+    Test: tests/mechanisms/test_fresh_noise.py::test_only_touched_ticks_cost_anything.
     """
 
     rounded = True
@@ -68,7 +71,9 @@ class FreshStream(NoiseStream):
 
     def further_cells(self, first_cell: int, cells: int) -> FreshStream:
         each = self._each
-        return FreshStream(each.scale, cells, self._secret, first_cell, self.numeric_delta, each.limit)
+        return FreshStream(
+            each.scale, cells, self._secret, first_cell, self.numeric_delta, each.limit
+        )
 
     def prepare(self) -> None:
         self._each.prepare()
@@ -78,11 +83,11 @@ class FreshStream(NoiseStream):
 
 
 class PeriodicStream(NoiseStream):
-    """The noise of `periods-7`: every period has noise of its own, from a key derived from the stream's key and the
-    period's number.
+    """The noise of `periods-7`: every period has noise of its own, from a key derived from the
+    stream's key and the period's number.
 
-    **Guarantee.** Row t is the noise at the ends of all earlier periods plus that of the tick's own: a function of
-    outputs of independent inner streams, one for each period. Test:
+    **Guarantee.** Row t is the noise at the ends of all earlier periods plus that of the tick's
+    own: a function of outputs of independent inner streams, one for each period. Test:
     tests/factorizations/test_periods.py::test_exact_noise_has_the_stated_covariance.
     """
 
@@ -127,18 +132,22 @@ class PeriodicStream(NoiseStream):
 
 
 MOST_TOGETHER = 3999
-"""Names of one cohort: larger ones have blocks of another length (`exact_noise.MANY`), and states do not join."""
-JOIN_EVERY = 64  # cohorts are joined at multiples of this many ticks, where the blocks of most of them end
+"""Names of one cohort: larger ones have blocks of another length (`exact_noise.MANY`), and states
+do not join."""
+# cohorts are joined at multiples of this many ticks, where the blocks of most of them end
+JOIN_EVERY = 64
 
 
 class NamedNoise(NoiseStream):
     """Exact noise by name. Names that join together are a cohort, with one `ExactStream`.
 
-    The columns of `rows` are the names in the order in which they joined; `place` has the column of each name.
+    The columns of `rows` are the names in the order in which they joined; `place` has the column of
+    each name.
 
-    **Guarantee.** The noise of a name at a tick is that of an `ExactStream` of this name alone: it depends on (secret,
-    factorization, scale, name, tick) and on nothing else, so joining, order, snapshots and joined cohorts change no
-    number. Tests: tests/mechanisms/test_named_noise.py::test_company_and_time_of_joining_change_no_number and
+    **Guarantee.** The noise of a name at a tick is that of an `ExactStream` of this name alone: it
+    depends on (secret, factorization, scale, name, tick) and on nothing else, so joining, order,
+    snapshots and joined cohorts change no number. Tests:
+    tests/mechanisms/test_named_noise.py::test_company_and_time_of_joining_change_no_number and
     tests/mechanisms/test_named_noise.py::test_snapshots_and_joined_cohorts_change_no_number.
     """
 
@@ -173,7 +182,8 @@ class NamedNoise(NoiseStream):
         return np.concatenate([cohort.rows(first, ticks) for cohort in self._cohorts], axis=1)
 
     def join(self, names: Iterable[str], tick: int) -> bool:
-        """Add the names that have not joined yet; their noise goes on after `tick`. Returns whether any was new.
+        """Add the names that have not joined yet; their noise goes on after `tick`. Returns whether
+        any was new.
 
         It takes time in proportion to `tick` and to the number of new names.
         """
@@ -186,14 +196,19 @@ class NamedNoise(NoiseStream):
         """The noise of names at one tick, where ticks have independent noise: then nobody joins."""
         if not names:
             return np.empty(0, np.int64)
-        return ExactStream(*self._parameters, len(names), self._secret, limit=self.limit, names=names).row(tick)
+        return ExactStream(
+            *self._parameters, len(names), self._secret, limit=self.limit, names=names
+        ).row(tick)
 
     def _add_cohorts(self, tick: int, names: list[str]) -> None:
         for start in range(0, len(names), MOST_TOGETHER):
             part = names[start : start + MOST_TOGETHER]
-            cohort = ExactStream(*self._parameters, len(part), self._secret, 0, self.numeric_delta, self.limit, part)
+            cohort = ExactStream(
+                *self._parameters, len(part), self._secret, 0, self.numeric_delta, self.limit, part
+            )
             cohort.skip_to(tick)
-            self._cohorts.append(cohort)  # then the names: an interruption in between leaves a column that nobody reads
+            # then the names: an interruption in between leaves a column that nobody reads
+            self._cohorts.append(cohort)
             first = sum(one.cells for one in self._cohorts) - len(part)
             self.place.update((name, first + number) for number, name in enumerate(part))
 
@@ -212,14 +227,19 @@ class NamedNoise(NoiseStream):
             if last is not None and last.cells + cohort.cells <= MOST_TOGETHER:
                 left, right = last.dump(), cohort.dump()
                 if left["start"] == right["start"]:
-                    joined[-1] = self._together(left, right, [*(last.names or ()), *(cohort.names or ())])
+                    joined[-1] = self._together(
+                        left, right, [*(last.names or ()), *(cohort.names or ())]
+                    )
                     continue
             joined.append(cohort)
         self._cohorts = joined
 
     def _together(self, left: Facts, right: Facts, names: list[str]) -> ExactStream:
         kernel = self._cohorts[0].kernel
-        states = [unpack(one["state"], (kernel.rows, one["cells"]), kernel.narrow) for one in (left, right)]
+        states = [
+            unpack(one["state"], (kernel.rows, one["cells"]), kernel.narrow)
+            for one in (left, right)
+        ]
         state = pack(np.concatenate(states, axis=2), kernel.narrow)
         joined = {**left, "cells": len(names), "state": state}
         return ExactStream.load(*self._parameters, len(names), joined, names)
@@ -228,19 +248,30 @@ class NamedNoise(NoiseStream):
         text = "\n".join(name for cohort in self._cohorts for name in cohort.names or ())
         names = np.frombuffer(text.encode(), np.uint8)
         cohorts = [{**cohort.dump(), "secret": ""} for cohort in self._cohorts]
-        return {"secret": self._secret.hex(), "limit": self.limit, "names": names, "cohorts": cohorts}
+        return {
+            "secret": self._secret.hex(),
+            "limit": self.limit,
+            "names": names,
+            "cohorts": cohorts,
+        }
 
     @classmethod
     def load(cls, factorization: Factorization, scale: float, dumped: Facts) -> NamedNoise:
         """The noise that `dump` described, or a SnapshotError where anything public differs."""
         try:
-            noise = cls(factorization, scale, Secret.from_hex(dumped["secret"]), (), int(dumped["limit"]))
+            noise = cls(
+                factorization, scale, Secret.from_hex(dumped["secret"]), (), int(dumped["limit"])
+            )
             names = bytes(dumped["names"]).decode().split("\n")
             for one in dumped["cohorts"]:
                 part, names = names[: one["cells"]], names[one["cells"] :]
                 state = {**one, "secret": dumped["secret"]}
-                noise._cohorts.append(ExactStream.load(factorization, scale, len(part), state, part))
-                noise.place.update({name: len(noise.place) + number for number, name in enumerate(part)})
+                noise._cohorts.append(
+                    ExactStream.load(factorization, scale, len(part), state, part)
+                )
+                noise.place.update(
+                    {name: len(noise.place) + number for number, name in enumerate(part)}
+                )
             noise.numeric_delta = noise._cohorts[0].numeric_delta
             agree = not names and len({cohort.tick for cohort in noise._cohorts}) == 1
         except (KeyError, TypeError, ValueError, IndexError) as error:

@@ -1,7 +1,9 @@
-"""Pure ε-differential privacy: noise of trees from exact discrete Laplace numbers, and how much of it a query needs.
+"""Pure ε-differential privacy: noise of trees from exact discrete Laplace numbers, and how much of
+it a query needs.
 
-Rates come from ε, an l1 sensitivity and a grid, as doubles that never spend more than ε. A row of noise is a row of
-whole coefficients times the numbers of a tree's nodes, rounded to the grid at the end.
+Rates come from ε, an l1 sensitivity and a grid, as doubles that never spend more than ε. A row of
+noise is a row of whole coefficients times the numbers of a tree's nodes, rounded to the grid at the
+end.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ from evercount.privacy.gaussian import round_down
 
 
 def grid_units(l1: float, grid: float) -> int:
-    """l1/grid, a whole number up to the rounding of both: increments are whole numbers of grid units."""
+    """l1/grid, a whole number up to the rounding of both: increments are whole numbers of grid
+    units."""
     if not (l1 > 0 and math.isfinite(l1)):
         raise ParameterError(f"the l1 sensitivity must be positive and finite, got {l1!r}")
     ratio = Fraction(l1) / Fraction(grid)
@@ -46,7 +49,8 @@ def grid_units(l1: float, grid: float) -> int:
 
 
 def node_rate(epsilon: float, l1: float, grid: float, share: int | Fraction) -> float:
-    """The largest double r with r·share·units ≤ ε: the rate of a node that has the part 1/share of ε.
+    """The largest double r with r·share·units ≤ ε: the rate of a node that has the part 1/share of
+    ε.
 
     **Guarantee.** The inequality holds in exact arithmetic. Test:
     tests/mechanisms/test_laplace_stream.py::test_rates_round_down.
@@ -56,10 +60,12 @@ def node_rate(epsilon: float, l1: float, grid: float, share: int | Fraction) -> 
 
 
 def unit_rate(epsilon: float, l1: float, grid: float, parts: int) -> float:
-    """A double r of 27 bits with r·parts·units ≤ ε: a node with the share n/parts of ε has the rate n·r, exactly.
+    """A double r of 27 bits with r·parts·units ≤ ε: a node with the share n/parts of ε has the rate
+    n·r, exactly.
 
-    **Guarantee.** The inequality holds in exact arithmetic, and n·r is a double for every whole n ≤ 2^26: so rates of
-    nodes whose n add up to `parts` add up to at most ε/units, without rounding. Test:
+    **Guarantee.** The inequality holds in exact arithmetic, and n·r is a double for every whole n ≤
+    2^26: so rates of nodes whose n add up to `parts` add up to at most ε/units, without rounding.
+    Test:
     tests/mechanisms/test_bridge_stream.py::test_rates_that_are_drawn_add_up_to_at_most_epsilon.
     """
     exact = Fraction(epsilon) / (grid_units(l1, grid) * parts)
@@ -71,30 +77,38 @@ def unit_rate(epsilon: float, l1: float, grid: float, parts: int) -> float:
 
 def check_rate(rate: float, epsilon: float) -> float:
     if rate < LEAST_RATE:
-        raise ParameterError(f"epsilon={epsilon:g} needs Laplace noise above 2^36 grid units; use a coarser grid")
+        raise ParameterError(
+            f"epsilon={epsilon:g} needs Laplace noise above 2^36 grid units; use a coarser grid"
+        )
     return rate
 
 
 class TreeNoise:
-    """Rows of noise of one tree for many cells: a function of (secret, tree, rate, tick, cell), in whole grid units.
+    """Rows of noise of one tree for many cells: a function of (secret, tree, rate, tick, cell), in
+    whole grid units.
 
-    A row is the tree's coefficients times the numbers of its nodes, which are drawn again for every few ticks, rounded.
-    Halves are rounded up or down: a fair coin of the cell decides for all its ticks.
+    A row is the tree's coefficients times the numbers of its nodes, which are drawn again for every
+    few ticks, rounded. Halves are rounded up or down: a fair coin of the cell decides for all its
+    ticks.
 
-    **Guarantee.** No number is ever cut or rounded before the last step: where 64 bits may not hold all products and
-    sums, Python's integers are used. Rounding commutes with whole numbers (`round_to_grid`). Tests:
+    **Guarantee.** No number is ever cut or rounded before the last step: where 64 bits may not hold
+    all products and sums, Python's integers are used. Rounding commutes with whole numbers
+    (`round_to_grid`). Tests:
     tests/mechanisms/test_bridge_stream.py::test_wide_integers_give_the_same_numbers and
     tests/mechanisms/test_released_integers.py::test_the_exact_law_of_each_released_integer.
     """
 
-    def __init__(self, tree: DigitTree | Bridge, unit: float, cells: int, secret: Secret, first_cell: int = 0) -> None:
+    def __init__(
+        self, tree: DigitTree | Bridge, unit: float, cells: int, secret: Secret, first_cell: int = 0
+    ) -> None:
         self.tree, self.unit, self.cells, self.first_cell = tree, unit, cells, first_cell
         self._laplace = ExactLaplace(secret)
         some = range(first_cell, first_cell + cells)
         self._up: AnyArray = fair_bits(secret, some) if tree.bits else np.zeros(cells, np.int8)
 
     def rates(self, shares: IntArray) -> FloatArray:
-        """The rates of nodes with these shares, cut to the largest that the sampler serves: that only adds noise."""
+        """The rates of nodes with these shares, cut to the largest that the sampler serves: that
+        only adds noise."""
         return np.asarray(np.minimum(shares * self.unit, LARGEST_RATE))
 
     def draw(self, nodes: IntArray, shares: IntArray, cells: slice = slice(None)) -> IntArray:
@@ -110,7 +124,8 @@ class TreeNoise:
         return self.sums(self.tree.rows(ticks))
 
     def _bridged(self, bridge: Bridge, ticks: IntArray) -> IntArray:
-        """`sums` of a bridge from both ends of each block: a few steps for each tick, not one for each of its nodes."""
+        """`sums` of a bridge from both ends of each block: a few steps for each tick, not one for
+        each of its nodes."""
         levels = bridge.levels_of(ticks)
         nodes = np.concatenate([level.nodes.ravel() for level in levels])
         shares = np.concatenate([level.shares.ravel() for level in levels])
@@ -140,22 +155,36 @@ class TreeNoise:
 
 
 def bridge_noise(
-    bridge: Bridge, epsilon: float, l1: float, grid: float, cells: int, secret: Secret, first_cell: int = 0
+    bridge: Bridge,
+    epsilon: float,
+    l1: float,
+    grid: float,
+    cells: int,
+    secret: Secret,
+    first_cell: int = 0,
 ) -> TreeNoise:
     """The noise of a bridge.
 
-    **Guarantee.** Running sums plus its rows are ε-DP with δ = 0 for changes of l1 norm `l1`, for all ticks together
-    and adaptive inputs. Proof: `factorizations/laplace_bridge.proof.md`. Test:
+    **Guarantee.** Running sums plus its rows are ε-DP with δ = 0 for changes of l1 norm `l1`, for
+    all ticks together and adaptive inputs. Proof: `factorizations/laplace_bridge.proof.md`. Test:
     tests/mechanisms/test_bridge_stream.py::test_attack_on_the_joint_release.
     """
     unit = unit_rate(epsilon, l1, grid, UNITS)
     check_rate(unit * bridge.least_share, epsilon)
     purpose = [bridge.name, bridge.fingerprint, bridge.horizon, float(epsilon).hex(), unit.hex()]
-    return TreeNoise(bridge, unit, cells, secret.derive("bridge " + json.dumps(purpose)), first_cell)
+    return TreeNoise(
+        bridge, unit, cells, secret.derive("bridge " + json.dumps(purpose)), first_cell
+    )
 
 
 def terrace_noise(
-    terrace: Terrace, epsilon: float, l1: float, grid: float, cells: int, secret: Secret, first_cell: int = 0
+    terrace: Terrace,
+    epsilon: float,
+    l1: float,
+    grid: float,
+    cells: int,
+    secret: Secret,
+    first_cell: int = 0,
 ) -> TerraceNoise:
     """The noise of a terrace; the guarantee is that of `bridge_noise`.
 
@@ -164,17 +193,23 @@ def terrace_noise(
     """
     unit = unit_rate(epsilon, l1, grid, SHARES)
     check_rate(unit * min(terrace.design.shares), epsilon)
-    return TerraceNoise(terrace, unit, cells, secret.derive(f"terrace {terrace.horizon}"), first_cell)
+    return TerraceNoise(
+        terrace, unit, cells, secret.derive(f"terrace {terrace.horizon}"), first_cell
+    )
 
 
 class WindowNoise(TreeNoise):
-    """Rows of a `WindowTree`, whose prefixes have more and more nodes of the highest level: their sum is carried."""
+    """Rows of a `WindowTree`, whose prefixes have more and more nodes of the highest level: their
+    sum is carried."""
 
     tree: WindowTree
 
-    def __init__(self, tree: WindowTree, unit: float, cells: int, secret: Secret, first_cell: int = 0) -> None:
+    def __init__(
+        self, tree: WindowTree, unit: float, cells: int, secret: Secret, first_cell: int = 0
+    ) -> None:
         super().__init__(tree, unit, cells, secret, first_cell)
-        self._tops, self._sum = 0, np.zeros(cells, np.int64)  # nodes of the highest level so far, and their sum
+        # nodes of the highest level so far, and their sum
+        self._tops, self._sum = 0, np.zeros(cells, np.int64)
 
     def start_at(self, tick: int, noise: IntArray) -> None:
         """Go on after a tick that had this noise."""
@@ -197,15 +232,23 @@ class WindowNoise(TreeNoise):
 
 
 class EpochNoise(ABC):
-    """Rows of noise of a stream without a horizon: the totals of earlier epochs, and the tree of its own.
+    """Rows of noise of a stream without a horizon: the totals of earlier epochs, and the tree of
+    its own.
 
-    **Guarantee.** Each epoch has a key of its own, and its total is the same number in all later epochs, and where it
-    is a node of the epoch's tree, also there. Test:
+    **Guarantee.** Each epoch has a key of its own, and its total is the same number in all later
+    epochs, and where it is a node of the epoch's tree, also there. Test:
     tests/mechanisms/test_endless_noise.py::test_rows_are_the_coefficients_times_the_numbers_drawn.
     """
 
     def __init__(
-        self, tree: EndlessTree, epsilon: float, l1: float, grid: float, cells: int, secret: Secret, first_cell: int = 0
+        self,
+        tree: EndlessTree,
+        epsilon: float,
+        l1: float,
+        grid: float,
+        cells: int,
+        secret: Secret,
+        first_cell: int = 0,
     ) -> None:
         self._calibration, self._secret = (epsilon, l1, grid), secret
         self.tree, self.cells, self.first_cell = tree, cells, first_cell
@@ -241,13 +284,20 @@ class EndlessBridgeNoise(EpochNoise):
     tree: EndlessBridge
 
     def inside(self, epoch: int) -> TreeNoise:
-        if epoch == 0:  # a rate below the sampler's least is refused here, and never in the middle of a stream
-            least = min(self.tree.tree(epoch).least_share for epoch in range(len(self.tree.ends) - 1))
+        # a rate below the sampler's least is refused here, and never in the middle of a stream
+        if epoch == 0:
+            least = min(
+                self.tree.tree(epoch).least_share for epoch in range(len(self.tree.ends) - 1)
+            )
             check_rate(unit_rate(*self._calibration, UNITS) * least, self._calibration[0])
-        return bridge_noise(self.tree.tree(epoch), *self._calibration, self.cells, self._secret, self.first_cell)
+        return bridge_noise(
+            self.tree.tree(epoch), *self._calibration, self.cells, self._secret, self.first_cell
+        )
 
     def total(self, epoch: int) -> IntArray:
-        return np.asarray(self.inside(epoch).draw(np.zeros(1, np.int64), self.tree.tree(epoch).top_shares)[0])
+        return np.asarray(
+            self.inside(epoch).draw(np.zeros(1, np.int64), self.tree.tree(epoch).top_shares)[0]
+        )
 
 
 class HybridNoise(EpochNoise):
@@ -267,10 +317,12 @@ class HybridNoise(EpochNoise):
 
 
 def round_to_grid(noise: AnyArray, bits: int, up: AnyArray) -> AnyArray:
-    """Round numbers in units of 2^−bits to whole numbers, halves upwards where `up` is 1 and downwards where it is 0.
+    """Round numbers in units of 2^−bits to whole numbers, halves upwards where `up` is 1 and
+    downwards where it is 0.
 
-    **Guarantee.** For whole X, round(X + N) = X + round(N): only the part of N behind the point decides. Halves to even
-    would not do: they look at whether N is odd, which with an odd X says something about X. Nothing overflows. Test:
+    **Guarantee.** For whole X, round(X + N) = X + round(N): only the part of N behind the point
+    decides. Halves to even would not do: they look at whether N is odd, which with an odd X says
+    something about X. Nothing overflows. Test:
     tests/mechanisms/test_bridge_stream.py::test_rounding_commutes_with_whole_numbers.
     """
     if bits == 0:
@@ -281,7 +333,8 @@ def round_to_grid(noise: AnyArray, bits: int, up: AnyArray) -> AnyArray:
 
 
 def fair_bits(secret: Secret, cells: range) -> AnyArray:
-    """A fair bit for each cell, independent of all numbers that `ExactLaplace` draws from the same secret."""
+    """A fair bit for each cell, independent of all numbers that `ExactLaplace` draws from the same
+    secret."""
     prf, bits = Prf(secret, TIES), np.empty(len(cells), np.int8)
     for start in range(0, len(cells), _BITS_AT_ONCE):
         some = cells[start : start + _BITS_AT_ONCE]
@@ -295,17 +348,19 @@ NUMBERS_AHEAD = 1 << 18  # numbers that are made at a time, unless LEAST_AHEAD t
 TIES = "evercount/noise/ties/1"
 """The label under which the key of the coins is derived that decide halves."""
 _BITS_AT_ONCE = 1 << 16
-_CELLS_AT_ONCE = 1 << 10  # the numbers of some hundred nodes for so many cells stay in the processor's cache
+# the numbers of some hundred nodes for so many cells stay in the processor's cache
+_CELLS_AT_ONCE = 1 << 10
 _FORMAT = 1
 
 
 class PureStream(NoiseStream):
-    """Noise of a pure tree in whole grid units: row t is a sum of the nodes of tick t with the tree's coefficients.
+    """Noise of a pure tree in whole grid units: row t is a sum of the nodes of tick t with the
+    tree's coefficients.
 
-    **Guarantee.** Running sums plus this noise are ε-DP with δ = 0 for changes of l1 norm `l1` (real units), for all
-    ticks together, against anyone who cannot tell AES-256 and BLAKE2b from random functions. Row t of cell c is a
-    function of (secret, tree, rate, t, c). Proof: `laplace_noise.proof.md`, theorem; for a bridge,
-    `factorizations/laplace_bridge.proof.md`. Test:
+    **Guarantee.** Running sums plus this noise are ε-DP with δ = 0 for changes of l1 norm `l1`
+    (real units), for all ticks together, against anyone who cannot tell AES-256 and BLAKE2b from
+    random functions. Row t of cell c is a function of (secret, tree, rate, t, c). Proof:
+    `laplace_noise.proof.md`, theorem; for a bridge, `factorizations/laplace_bridge.proof.md`. Test:
     tests/mechanisms/test_laplace_stream.py::test_exact_ratio_of_the_joint_release.
     """
 
@@ -326,10 +381,18 @@ class PureStream(NoiseStream):
         self.cells = operator.index(cells)
         self.tree = tree
         self.first_cell = operator.index(first_cell)
-        self.rounded = tree.bits > 0  # others are discrete from the start: no rounding error adds to the stated std
+        # others are discrete from the start: no rounding error adds to the stated std
+        self.rounded = tree.bits > 0
         self.rate = node_rate(epsilon, l1, grid, tree.levels if isinstance(tree, DigitTree) else 1)
         self.limit = LARGEST_TICKS if tree.horizon is None else tree.horizon
-        self._parameters: list[Any] = [tree.name, tree.horizon, float(epsilon), float(l1), float(grid), self.cells]
+        self._parameters: list[Any] = [
+            tree.name,
+            tree.horizon,
+            float(epsilon),
+            float(l1),
+            float(grid),
+            self.cells,
+        ]
         self._calibration, self._secret = (epsilon, l1, grid), secret
         self._rows: IntArray = np.empty((0, self.cells), np.int64)
         self._last = np.zeros(self.cells, np.int64)
@@ -345,9 +408,13 @@ class PureStream(NoiseStream):
             case HybridTree():
                 self._source = HybridNoise(tree, *self._calibration, *place)
             case WindowTree():
-                self._source = WindowNoise(tree, self.rate, self.cells, secret.derive("pure tree"), self.first_cell)
+                self._source = WindowNoise(
+                    tree, self.rate, self.cells, secret.derive("pure tree"), self.first_cell
+                )
             case DigitTree():
-                self._source = TreeNoise(tree, self.rate, self.cells, secret.derive("pure tree"), self.first_cell)
+                self._source = TreeNoise(
+                    tree, self.rate, self.cells, secret.derive("pure tree"), self.first_cell
+                )
         if isinstance(tree, Bridge | EndlessBridge):
             self._parameters.append(tree.fingerprint)
         if isinstance(tree, Terrace):
@@ -373,9 +440,14 @@ class PureStream(NoiseStream):
         return rows[:ticks]
 
     def dump(self) -> dict[str, Any]:
-        """The secret and the tick are all there is; also what is long to add up: the last row of a `WindowTree`, and
-        the open blocks of a terrace."""
-        dumped = {"format": _FORMAT, "pure": self._parameters, "tick": self.tick, "secret": self._secret.hex()}
+        """The secret and the tick are all there is; also what is long to add up: the last row of a
+        `WindowTree`, and the open blocks of a terrace."""
+        dumped = {
+            "format": _FORMAT,
+            "pure": self._parameters,
+            "tick": self.tick,
+            "secret": self._secret.hex(),
+        }
         if isinstance(self._source, TerraceNoise):
             return {**dumped, **self._source.state(self.tick, self._last)}
         return {**dumped, "sum": self._last} if isinstance(self.tree, WindowTree) else dumped
@@ -391,7 +463,9 @@ class PureStream(NoiseStream):
     def resume(self, dumped: dict[str, Any]) -> PureStream:
         """Continue where `dump` stood; SnapshotError where anything public differs."""
         if dumped.get("format") != _FORMAT or list(dumped.get("pure", ())) != self._parameters:
-            raise SnapshotError("the noise state belongs to other public parameters (tree, epsilon, query or grid)")
+            raise SnapshotError(
+                "the noise state belongs to other public parameters (tree, epsilon, query or grid)"
+            )
         tick = dumped.get("tick")
         if not isinstance(tick, int) or not 0 <= tick <= self.limit:
             raise SnapshotError(f"the noise state is damaged: tick {tick!r}")
@@ -419,13 +493,16 @@ def build_pure(
     declaration: Facts | None = None,
     part: range | None = None,
 ) -> Noise:
-    """Noise that makes the whole stream ε-DP with δ = 0; what `build_noise` returns for a pure budget.
+    """Noise that makes the whole stream ε-DP with δ = 0; what `build_noise` returns for a pure
+    budget.
 
-    `declaration`, `dumped` and `part` are as there. Its σ is the std of a node in a digit tree, and else that of
-    continuous noise with all of ε, √2·l1/ε.
+    `declaration`, `dumped` and `part` are as there. Its σ is the std of a node in a digit tree, and
+    else that of continuous noise with all of ε, √2·l1/ε.
     """
     if not isinstance(tree, PureFactorization):
-        raise ParameterError(f"factorization {tree!r} is for Gaussian noise; with delta=0 use 'bridge'")
+        raise ParameterError(
+            f"factorization {tree!r} is for Gaussian noise; with delta=0 use 'bridge'"
+        )
     state = None if dumped is None else dumped["state"]
     key, fingerprint = noise_key(secret, dumped, declaration, tree, l1 / epsilon)
     first, number = (0, cells) if part is None else (part.start, len(part))

@@ -6,4 +6,12 @@ from evercount.noise.normal_sampler import ExactNoise
 from evercount.noise.prf import FRACTION_BITS, Normals
 from evercount.noise.secret import NoiseOwner, Secret, random_bytes, random_token
 
-__all__ = ["FRACTION_BITS", "ExactNoise", "NoiseOwner", "Normals", "Secret", "random_bytes", "random_token"]
+__all__ = [
+    "FRACTION_BITS",
+    "ExactNoise",
+    "NoiseOwner",
+    "Normals",
+    "Secret",
+    "random_bytes",
+    "random_token",
+]

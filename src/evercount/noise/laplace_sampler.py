@@ -1,12 +1,15 @@
 """Exact discrete Laplace noise as a function of (secret, draw, cell).
 
-Doubles decide each number; where one is closer to a boundary than their error, exact integers decide.
+Doubles decide each number; where one is closer to a boundary than their error, exact integers
+decide.
 
-P(X = k) is proportional to exp(−rate·|k|) on the whole numbers. |X| is the number of k ≥ 1 with u < t_k for one uniform
-u, where t_k = P(|X| ≥ k) = 2·exp(−rate·k)/(1 + exp(−rate)); the sign is one more bit.
+P(X = k) is proportional to exp(−rate·|k|) on the whole numbers. |X| is the number of k ≥ 1 with u <
+t_k for one uniform u, where t_k = P(|X| ≥ k) = 2·exp(−rate·k)/(1 + exp(−rate)); the sign is one
+more bit.
 
-The key stream of a number (layout of `prf.py`, under a key of its own): index 0 holds bits 1 … 128 of u, the lowest bit
-of index 1's first word is the sign, and index 2, 3, … hold 128 further bits of u each, read when a decision needs them.
+The key stream of a number (layout of `prf.py`, under a key of its own): index 0 holds bits 1 … 128
+of u, the lowest bit of index 1's first word is the sign, and index 2, 3, … hold 128 further bits of
+u each, read when a decision needs them.
 """
 
 from __future__ import annotations
@@ -32,22 +35,25 @@ from evercount.noise.prf import (
 from evercount.noise.secret import Secret, check_secret
 
 LABEL = "evercount/noise/laplace/1"
-SLACK = 2.0**-42  # more than the error in doubles of ln t_0 − ln u: `laplace_sampler.proof.md`, lemma 2
+# more than the error in doubles of ln t_0 − ln u: `laplace_sampler.proof.md`, lemma 2
+SLACK = 2.0**-42
 LEAST_RATE, LARGEST_RATE = 2.0**-36, 64.0
 _NUMBERS_AT_A_TIME = 1 << 14
 
 
 class ExactLaplace:
-    """Discrete Laplace numbers with a rate for each draw: a pseudorandom function of (secret, draw, cell), stateless.
+    """Discrete Laplace numbers with a rate for each draw: a pseudorandom function of (secret, draw,
+    cell), stateless.
 
-    **Guarantee.** For bits that are uniform (see `Prf`), the numbers of all (draw, cell) are independent and each has
-    exactly the discrete Laplace distribution of its rate, so P(X = a)/P(X = b) ≤ exp(rate·|a − b|) for all whole a and
-    b, with no δ. Proof: `laplace_sampler.proof.md`. Assumption: `numpy.log` errs by less than 2^−44 on [1, 2^64].
-    Tests: `tests/noise/test_laplace_sampler.py` (exact path against doubles, close calls, distribution with planted
-    bugs).
+    **Guarantee.** For bits that are uniform (see `Prf`), the numbers of all (draw, cell) are
+    independent and each has exactly the discrete Laplace distribution of its rate, so P(X =
+    a)/P(X = b) ≤ exp(rate·|a − b|) for all whole a and b, with no δ. Proof:
+    `laplace_sampler.proof.md`. Assumption: `numpy.log` errs by less than 2^−44 on [1, 2^64]. Tests:
+    `tests/noise/test_laplace_sampler.py` (exact path against doubles, close calls, distribution
+    with planted bugs).
 
-    Two streams must never share a secret, and one draw must always have one rate: derive the secret from everything
-    that decides the rates.
+    Two streams must never share a secret, and one draw must always have one rate: derive the secret
+    from everything that decides the rates.
     """
 
     _slack: ClassVar[float] = SLACK  # tests make it larger: every decision then goes the exact way
@@ -55,8 +61,11 @@ class ExactLaplace:
     def __init__(self, secret: Secret) -> None:
         self._prf = Prf(check_secret(secret).derive(LABEL))
 
-    def draw(self, draws: npt.ArrayLike, rates: npt.ArrayLike, cells: int, first_cell: int = 0) -> IntArray:
-        """The numbers of these draws (in any order) and `cells` cells from `first_cell` on, shape (draws, cells).
+    def draw(
+        self, draws: npt.ArrayLike, rates: npt.ArrayLike, cells: int, first_cell: int = 0
+    ) -> IntArray:
+        """The numbers of these draws (in any order) and `cells` cells from `first_cell` on, shape
+        (draws, cells).
 
         `rates` is one for each draw, or one for all.
         """
@@ -67,8 +76,8 @@ class ExactLaplace:
         rate = np.broadcast_to(np.asarray(rates, dtype=np.float64), rows.shape)
         if rate.size and not LEAST_RATE <= rate.min() <= rate.max() <= LARGEST_RATE:
             raise ParameterError(
-                f"the rates of Laplace noise must lie between 2^-36 and 64, got {float(rate.min())!r} to "
-                f"{float(rate.max())!r}"
+                "the rates of Laplace noise must lie between 2^-36 and 64, got "
+                f"{float(rate.min())!r} to {float(rate.max())!r}"
             )
         out = np.empty((len(rows), cells), np.int64)
         step = max(1, _NUMBERS_AT_A_TIME // cells)
@@ -91,14 +100,19 @@ class ExactLaplace:
         magnitude = size.astype(np.int64)
         for number in np.flatnonzero(unsure):
             draw, cell, _ = read_counter(blocks[number])
-            magnitude[number] = self._exactly(draw, cell, int(magnitude[number]), float(rate[number]))
+            magnitude[number] = self._exactly(
+                draw, cell, int(magnitude[number]), float(rate[number])
+            )
         return np.where(words[:, 2] & np.uint64(1), -magnitude, magnitude)
 
     def _exactly(self, draw: int, cell: int, guess: int, rate: float) -> int:
         """|X| in exact arithmetic, on as many bits of u as it takes."""
         u = read = index = 0
         while True:
-            u, read = u << BITS_PER_READ | self._prf.number(draw, cell, 0, index), read + BITS_PER_READ
+            u, read = (
+                u << BITS_PER_READ | self._prf.number(draw, cell, 0, index),
+                read + BITS_PER_READ,
+            )
             index = max(2, index + 1)
             number = self._search(u, read, guess, rate)
             if number is not None:

@@ -1,10 +1,12 @@
 """Exact standard normals from a secret, by (draw, cell) or in a row.
 
-An attempt is z = ±(k + x): k has probability proportional to exp(−k²/2), x is uniform on [0, 1), and it is
-kept if u < exp(−x (2k + x) / 2) for a uniform u. Attempts that are kept have exactly the normal density
-(Karney 2016, "Sampling exactly from the normal distribution"). About 71 % are kept, the others are drawn again.
+An attempt is z = ±(k + x): k has probability proportional to exp(−k²/2), x is uniform on [0, 1),
+and it is kept if u < exp(−x (2k + x) / 2) for a uniform u. Attempts that are kept have exactly the
+normal density (Karney 2016, "Sampling exactly from the normal distribution"). About 71 % are kept,
+the others are drawn again.
 
-Doubles decide whether an attempt is kept; within DECISION_MARGIN of the boundary exact integers decide.
+Doubles decide whether an attempt is kept; within DECISION_MARGIN of the boundary exact integers
+decide.
 """
 
 from __future__ import annotations
@@ -38,12 +40,15 @@ from evercount.noise.prf import (
 from evercount.noise.secret import Secret
 
 DECISION_MARGIN = 2.0**-36
-"""Doubles decide only where p and u differ by more; they are then right: `normal_sampler.proof.md`, lemma 3."""
+"""Doubles decide only where p and u differ by more; they are then right: `normal_sampler.proof.md`,
+lemma 3."""
 
-LONGEST = 2**16  # a longer `NormalSequence` is refused: `ExactNoise.normals` makes many numbers faster
+# a longer `NormalSequence` is refused: `ExactNoise.normals` makes many numbers faster
+LONGEST = 2**16
 
 _NUMBERS_AT_A_TIME = 1 << 14  # the working set stays in the processor's cache
-_AT_ONCE, _MOST_ATTEMPTS = 1 << 11, 8  # where fewer numbers are left, each gets several attempts at once, up to these
+# where fewer numbers are left, each gets several attempts at once, up to these
+_AT_ONCE, _MOST_ATTEMPTS = 1 << 11, 8
 _UNIT_OF_53_BITS = 2.0**-53
 
 # Constants of `NormalSequence` as arrays: numpy reads them faster than Python's numbers.
@@ -65,7 +70,8 @@ def _tables() -> tuple[npt.NDArray[np.uint8], UIntArray]:
 
 @lru_cache(maxsize=1)
 def _parts() -> FloatArray:
-    """k by the leading 16 bits of v as doubles, NaN where a threshold lies inside: then no comparison holds."""
+    """k by the leading 16 bits of v as doubles, NaN where a threshold lies inside: then no
+    comparison holds."""
     k = _tables()[0]
     return np.where(k == 255, np.nan, k)
 
@@ -77,18 +83,22 @@ def _row(attempts: int) -> bytes:
 
 
 class ExactNoise:
-    """Standard normals with 128 fractional bits: a pseudorandom function of (secret, draw, cell), stateless.
+    """Standard normals with 128 fractional bits: a pseudorandom function of (secret, draw, cell),
+    stateless.
 
-    **Guarantee.** For bits that are uniform (see `Prf`), the numbers of all (draw, cell) are independent, and
-    each is a true standard normal z* cut toward zero to 128 fractional bits: there is a z* ~ N(0, 1) with the
-    same sign and 0 ≤ |z*| − |z| < 2^−128. Every (secret, draw, cell) gives the same number on every machine
-    and in every block. Proof: `normal_sampler.proof.md`. Assumption: `numpy.exp` errs by less than 2^−37 on
-    arguments ≤ 0. Tests: `tests/noise/test_normal_sampler.py` (equality with a 200-digit reference, forced exact path,
+    **Guarantee.** For bits that are uniform (see `Prf`), the numbers of all (draw, cell) are
+    independent, and each is a true standard normal z* cut toward zero to 128 fractional bits: there
+    is a z* ~ N(0, 1) with the same sign and 0 ≤ |z*| − |z| < 2^−128. Every (secret, draw, cell)
+    gives the same number on every machine and in every block. Proof: `normal_sampler.proof.md`.
+    Assumption: `numpy.exp` errs by less than 2^−37 on arguments ≤ 0. Tests:
+    `tests/noise/test_normal_sampler.py` (equality with a 200-digit reference, forced exact path,
     blocks, known answers), `tests/noise/test_normal_distribution.py`.
 
-    Two streams must never share a secret: the same noise on different data would reveal the difference.
+    Two streams must never share a secret: the same noise on different data would reveal the
+    difference.
 
-    With `names`, cell i stands for the name in place i, and its numbers are a function of (secret, draw, name).
+    With `names`, cell i stands for the name in place i, and its numbers are a function of (secret,
+    draw, name).
 
     Args:
         secret: the key of the noise.
@@ -101,13 +111,15 @@ class ExactNoise:
     (3, 2)
     """
 
-    _margin: ClassVar[float] = DECISION_MARGIN  # tests make it larger: every decision then goes the exact way
+    # tests make it larger: every decision then goes the exact way
+    _margin: ClassVar[float] = DECISION_MARGIN
 
     def __init__(self, secret: Secret, names: Sequence[str] | None = None) -> None:
         self._prf = Prf(secret) if names is None else NamedPrf(secret, names)
 
     def normals(self, start: int, stop: int, cells: int, first_cell: int = 0) -> Normals:
-        """Draws ``start … stop−1`` of `cells` cells from `first_cell` on, shape ``(stop − start, cells)``.
+        """Draws ``start … stop−1`` of `cells` cells from `first_cell` on, shape
+        ``(stop − start, cells)``.
 
         Args:
             start: The first draw, from 0.
@@ -126,7 +138,12 @@ class ExactNoise:
         if not start <= stop <= DRAWS:
             raise ParameterError(f"draws {start} to {stop} are not a range between 0 and 2^48")
         cells, first_cell = check_cells(stop - start, cells, first_cell, 0)
-        out = Normals(*(np.empty((stop - start, cells), kind) for kind in (np.int8, np.int64, np.uint64, np.uint64)))
+        out = Normals(
+            *(
+                np.empty((stop - start, cells), kind)
+                for kind in (np.int8, np.int64, np.uint64, np.uint64)
+            )
+        )
         draws, which = range(start, stop), range(first_cell, first_cell + cells)
         width = min(max(cells, 1), _NUMBERS_AT_A_TIME)
         rows = _NUMBERS_AT_A_TIME // width
@@ -147,16 +164,22 @@ class ExactNoise:
         words, k, kept = self._attempt(blocks)
         left, attempt = (~kept).nonzero()[0], 1
         while len(left):
-            count = min(max(1, _AT_ONCE // len(left)), _MOST_ATTEMPTS)  # numpy's calls cost more than a few attempts
+            # numpy's calls cost more than a few attempts
+            count = min(max(1, _AT_ONCE // len(left)), _MOST_ATTEMPTS)
             trial = blocks.take(left, axis=0).repeat(count, axis=0).reshape(-1, count, 4)
             set_attempt(trial, np.arange(attempt, attempt + count))
             tried, integers, kept = self._attempt(trial.reshape(-1, 4))
             first = kept.reshape(-1, count).argmax(axis=1) + np.arange(0, len(kept), count)
             hit = kept.take(first)
-            words[left[hit]], k[left[hit]] = tried.take(first[hit], axis=0), integers.take(first[hit])
+            words[left[hit]], k[left[hit]] = (
+                tried.take(first[hit], axis=0),
+                integers.take(first[hit]),
+            )
             left, attempt = left[~hit], attempt + count
             if attempt >= ATTEMPTS - _MOST_ATTEMPTS:
-                raise AssertionError("65,000 attempts were rejected: the chance of that is below 2^−100000")
+                raise AssertionError(
+                    "65,000 attempts were rejected: the chance of that is below 2^−100000"
+                )
         return words, k
 
     def _attempt(self, blocks: UIntArray) -> tuple[UIntArray, npt.NDArray[np.uint8], BoolArray]:
@@ -189,30 +212,37 @@ class ExactNoise:
 
 
 class NormalSequence:
-    """`count` exact standard normals in a row, a function of the secret alone: the quick way to draw a few hundred.
+    """`count` exact standard normals in a row, a function of the secret alone: the quick way to
+    draw a few hundred.
 
-    Attempts 0, 1, 2, … are independent and alike, so those that are kept, in their order, are independent exact
-    normals, and the first `count` of them are taken. A longer sequence of the same secret begins with the shorter one.
+    Attempts 0, 1, 2, … are independent and alike, so those that are kept, in their order, are
+    independent exact normals, and the first `count` of them are taken. A longer sequence of the
+    same secret begins with the shorter one.
 
-    **Guarantee.** For bits that are uniform (see `Prf`), the numbers z are independent, and each is a true standard
-    normal cut toward zero to 128 fractional bits, as in `ExactNoise`; they are independent of all `ExactNoise.normals`
-    of the same secret. `near` are doubles with |near − z| ≤ 2^−52·(1 + |z|). Proof: `normal_sampler.proof.md`, lemma 5.
-    Assumption: as in `ExactNoise`. Tests: `tests/noise/test_normal_sequence.py` (equality with a 200-digit reference,
-    forced exact path, ties, too few attempts, distribution with planted bugs).
+    **Guarantee.** For bits that are uniform (see `Prf`), the numbers z are independent, and each is
+    a true standard normal cut toward zero to 128 fractional bits, as in `ExactNoise`; they are
+    independent of all `ExactNoise.normals` of the same secret. `near` are doubles with |near − z| ≤
+    2^−52·(1 + |z|). Proof: `normal_sampler.proof.md`, lemma 5. Assumption: as in `ExactNoise`.
+    Tests: `tests/noise/test_normal_sequence.py` (equality with a 200-digit reference, forced exact
+    path, ties, too few attempts, distribution with planted bugs).
 
     A secret serves one sequence: the same noise on different data would reveal the difference.
     """
 
     __slots__ = ("_hits", "_k", "_words", "near")
-    _margin: ClassVar[float] = DECISION_MARGIN  # tests make it larger: every decision then goes the exact way
+    # tests make it larger: every decision then goes the exact way
+    _margin: ClassVar[float] = DECISION_MARGIN
 
     near: FloatArray
-    """The numbers as doubles. A release that rounds them must ask `exact` wherever the error could matter."""
+    """The numbers as doubles. A release that rounds them must ask `exact` wherever the error could
+    matter."""
 
     def __init__(self, secret: Secret, count: int) -> None:
         count = check_count("count", count)
         if count > LONGEST:
-            raise TooLarge(f"a sequence of {count} numbers is longer than {LONGEST}: use ExactNoise.normals")
+            raise TooLarge(
+                f"a sequence of {count} numbers is longer than {LONGEST}: use ExactNoise.normals"
+            )
         prf = Prf(secret, SEQUENCE)
         attempts = _enough(count)
         while not self._draw(prf, count, attempts):
@@ -231,7 +261,8 @@ class NormalSequence:
     def _draw(self, prf: Prf, count: int, attempts: int) -> bool:
         """Make this number of attempts; return whether enough of them are kept."""
         words = np.frombuffer(prf.encrypt(_row(attempts)), _U64)
-        k = _parts().take(words.view(_U16)[15::16], mode="clip")  # 16 bits are always inside: "clip" only skips a check
+        # 16 bits are always inside: "clip" only skips a check
+        k = _parts().take(words.view(_U16)[15::16], mode="clip")
         uniforms = words[::2].astype(np.float64)
         uniforms *= _WORD
         x, u = uniforms[::2], uniforms[1::2]
@@ -255,7 +286,8 @@ class NormalSequence:
 
 
 def _enough(count: int) -> int:
-    """The number of attempts of which `count` are nearly always kept; on average 0.7148 of them are."""
+    """The number of attempts of which `count` are nearly always kept; on average 0.7148 of them
+    are."""
     return count + count // 2 + 2 * math.isqrt(count)
 
 

@@ -1,19 +1,23 @@
-"""Random bits as a function of (secret, draw, cell, attempt), and the exact normals and decisions made of them.
+"""Random bits as a function of (secret, draw, cell, attempt), and the exact normals and decisions
+made of them.
 
-The bits are AES-256 in counter mode, seekable to any block. A counter block is 16 bytes, big-endian: draw (48 bits),
-attempt (16), cell (32), index (32). The key stream of an attempt is its encrypted blocks of index 0, 1, 2, …: what
-AES-256-CTR gives when it starts at index 0. Blocks are encrypted in ECB mode, because the counters of a request are not
-consecutive; each block comes out as in CTR mode. Words are read little-endian, so every machine reads the same numbers.
+The bits are AES-256 in counter mode, seekable to any block. A counter block is 16 bytes,
+big-endian: draw (48 bits), attempt (16), cell (32), index (32). The key stream of an attempt is its
+encrypted blocks of index 0, 1, 2, …: what AES-256-CTR gives when it starts at index 0. Blocks are
+encrypted in ECB mode, because the counters of a request are not consecutive; each block comes out
+as in CTR mode. Words are read little-endian, so every machine reads the same numbers.
 
     index 0        bits 1 … 128 of x: the first word holds the leading 64
     index 1        bits 1 … 64 of u; then bits 1 … 63 of v and, lowest, the sign
-    index 2+3j     bits 128j+129 … 128j+256 of x, read only when fewer bits cannot decide a comparison
+    index 2+3j     bits 128j+129 … 128j+256 of x, read only when fewer bits cannot decide a
+                   comparison
     index 3+3j     bits 128j+65  … 128j+192 of u
     index 4+3j     bits 128j+64  … 128j+191 of v
 
-The sampler's decisions are right for infinitely many random bits: each brackets a real number between two integers over
-a power of two, and is taken only when the bracket lies on one side; otherwise more random bits are read and the bracket
-is made narrower. `Normals` holds sign, integer part and 128 fractional bits of many numbers.
+The sampler's decisions are right for infinitely many random bits: each brackets a real number
+between two integers over a power of two, and is taken only when the bracket lies on one side;
+otherwise more random bits are read and the bracket is made narrower. `Normals` holds sign, integer
+part and 128 fractional bits of many numbers.
 """
 
 from __future__ import annotations
@@ -37,7 +41,8 @@ EXACT_NOISE_LABEL = "evercount/noise/exact/1"
 SEQUENCE = "evercount/noise/sequence/1"
 """The label of the key of a `NormalSequence`: none of its blocks is also a block of other noise."""
 
-NAMED = "evercount/noise/named/1"  # the label of the AES key of noise that belongs to names instead of numbered cells
+# the label of the AES key of noise that belongs to names instead of numbered cells
+NAMED = "evercount/noise/named/1"
 NAMES = "evercount/noise/names/1"  # the label of the key with which names are hashed
 
 DRAWS = 2**48  # draws are numbered below this
@@ -52,8 +57,10 @@ def counter(draw: int, cell: int, attempt: int, index: int) -> bytes:
 
 
 def counters(draws: range | IntArray, cells: range) -> UIntArray:
-    """The counter blocks of index 0 and 1, attempt 0, draw by draw: shape ``(len(draws) · len(cells), 4)``."""
-    # The entries are raw bytes, two 64-bit words for each block; `set_attempt` writes the attempt into them.
+    """The counter blocks of index 0 and 1, attempt 0, draw by draw: shape
+    ``(len(draws) · len(cells), 4)``."""
+    # The entries are raw bytes, two 64-bit words for each block; `set_attempt` writes the attempt
+    # into them.
     blocks = np.empty((len(draws), len(cells), 4), dtype=np.uint64)
     upper = np.asarray(draws, dtype=np.uint64) << np.uint64(16)
     lower = np.arange(cells.start, cells.stop, dtype=np.uint64) << np.uint64(32)
@@ -80,13 +87,16 @@ def read_counter(block: UIntArray) -> tuple[int, int, int]:
 class Prf:
     """The key stream. It has no state: any number of threads and processes may share it.
 
-    **Guarantee.** If AES-256 is a pseudorandom permutation and keyed BLAKE2b a pseudorandom function, then
-    the blocks of distinct counters are independent uniform bits to anyone who does not know the secret, up to an
-    advantage of (4·numbers)²·2^−129. Tests: `tests/noise/test_prf.py` (known answers, distinct counters).
+    **Guarantee.** If AES-256 is a pseudorandom permutation and keyed BLAKE2b a pseudorandom
+    function, then the blocks of distinct counters are independent uniform bits to anyone who does
+    not know the secret, up to an advantage of (4·numbers)²·2^−129. Tests: `tests/noise/test_prf.py`
+    (known answers, distinct counters).
     """
 
     def __init__(self, secret: Secret, label: str = EXACT_NOISE_LABEL) -> None:
-        self._cipher = Cipher(algorithms.AES(bytes.fromhex(check_secret(secret).derive(label).hex())), modes.ECB())
+        self._cipher = Cipher(
+            algorithms.AES(bytes.fromhex(check_secret(secret).derive(label).hex())), modes.ECB()
+        )
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         raise ParameterError("exact noise is not pickled: recreate it from its secret")
@@ -101,22 +111,25 @@ class Prf:
         return int.from_bytes(block[:8], "little") << 64 | int.from_bytes(block[8:], "little")
 
     def words(self, blocks: UIntArray) -> UIntArray:
-        """The key stream of an array that `counters` returned: one row of four words (index 0 and 1) per counter."""
+        """The key stream of an array that `counters` returned: one row of four words (index 0
+        and 1) per counter."""
         stream = np.empty(blocks.nbytes + BLOCK_BYTES, dtype=np.uint8)
         self._cipher.encryptor().update_into(blocks.reshape(-1).view(np.uint8).data, stream.data)
         return stream[: blocks.nbytes].view(np.dtype("<u8")).reshape(-1, 4)
 
 
 class NamedPrf(Prf):
-    """The key stream of cells that have names: a function of (secret, name, draw, attempt), whatever the cell's number.
+    """The key stream of cells that have names: a function of (secret, name, draw, attempt),
+    whatever the cell's number.
 
-    A counter's cell is a place in `names`. The block that is encrypted is the counter of cell 0, xored with a 128-bit
-    keyed hash of the name.
+    A counter's cell is a place in `names`. The block that is encrypted is the counter of cell 0,
+    xored with a 128-bit keyed hash of the name.
 
-    **Guarantee.** If AES-256 is a pseudorandom permutation and keyed BLAKE2b a pseudorandom function, then the blocks
-    of distinct (name, draw, attempt, index) are independent uniform bits to anyone who does not know the secret, up to
-    twice (4·numbers)²·2^−129: blocks of one name have distinct counters, and blocks of two names meet with probability
-    2^−128 each. They tell nothing of the order, the number or the places of names. Tests:
+    **Guarantee.** If AES-256 is a pseudorandom permutation and keyed BLAKE2b a pseudorandom
+    function, then the blocks of distinct (name, draw, attempt, index) are independent uniform bits
+    to anyone who does not know the secret, up to twice (4·numbers)²·2^−129: blocks of one name have
+    distinct counters, and blocks of two names meet with probability 2^−128 each. They tell nothing
+    of the order, the number or the places of names. Tests:
     tests/noise/test_named_prf.py::test_noise_of_a_name_is_the_same_in_every_company and
     tests/noise/test_named_prf.py::test_names_have_independent_noise.
     """
@@ -125,7 +138,9 @@ class NamedPrf(Prf):
         super().__init__(secret, NAMED)
         key = bytes.fromhex(secret.derive(NAMES).hex())
         hashes = (
-            hashlib.blake2b(name.encode(), digest_size=BLOCK_BYTES, key=key, person=b"evercount.name").digest()
+            hashlib.blake2b(
+                name.encode(), digest_size=BLOCK_BYTES, key=key, person=b"evercount.name"
+            ).digest()
             for name in names
         )
         self._masks = np.frombuffer(b"".join(hashes), np.uint64).reshape(-1, 2)
@@ -147,7 +162,8 @@ class NamedPrf(Prf):
 
 
 class Expansion:
-    """The infinite binary expansions of x, u and v in one attempt. Blocks are read when a comparison needs them."""
+    """The infinite binary expansions of x, u and v in one attempt. Blocks are read when a
+    comparison needs them."""
 
     def __init__(self, prf: Prf, draw: int, cell: int, attempt: int) -> None:
         self._prf, self._place = prf, (draw, cell, attempt)
@@ -171,7 +187,8 @@ BITS_PER_READ = 128  # how many more random bits are read when a decision is sti
 
 
 def exp_minus(numerator: int, shift: int, bits: int) -> tuple[int, int]:
-    """Integers lo ≤ 2^bits · exp(−y) ≤ hi for y = numerator / 2^shift ≥ 0. Proof: `normal_sampler.proof.md`."""
+    """Integers lo ≤ 2^bits · exp(−y) ≤ hi for y = numerator / 2^shift ≥ 0. Proof:
+    `normal_sampler.proof.md`."""
     halvings = max(0, numerator.bit_length() - shift + 4)  # then y / 2^halvings < 1/16
     work = bits + halvings + 16
     scale = work - shift - halvings
@@ -195,12 +212,14 @@ def _series(argument: int, work: int) -> tuple[int, int]:
             lo, hi = lo - high_term, hi - low_term
         else:
             lo, hi = lo + low_term, hi + high_term
-    # What follows in the alternating series is smaller than its last term, which is at most one unit.
+    # What follows in the alternating series is smaller than its last term, which is at most one
+    # unit.
     return max(0, lo - 1), hi + 1
 
 
 def sums(bits: int, work: int) -> tuple[list[tuple[int, int]], tuple[int, int]]:
-    """Brackets, times 2^work, of Σ_{j≤k} exp(−j²/2) for k = 0, 1, … and of the sum over all j ≥ 0."""
+    """Brackets, times 2^work, of Σ_{j≤k} exp(−j²/2) for k = 0, 1, … and of the sum over all j ≥
+    0."""
     # The list stops at the first k for which exp(−k²/2) < 2^−bits.
     lo = hi = 1 << work
     brackets = [(lo, hi)]
@@ -249,7 +268,8 @@ def accepts(k: int, bits: Expansion) -> bool:
 
 @lru_cache(maxsize=1)
 def thresholds() -> tuple[int, ...]:
-    """⌊2^63 · C_k⌋ for k = 0, 1, …, up to and with the first that is 2^63 − 1 (and so are all after it)."""
+    """⌊2^63 · C_k⌋ for k = 0, 1, …, up to and with the first that is 2^63 − 1 (and so are all after
+    it)."""
     limits: list[int] = []
     for lo, hi in cumulative(63 + 64):
         if lo >> 64 != hi >> 64:
@@ -267,20 +287,25 @@ MOST_NUMBERS = 2**31  # a request for more numbers at once is refused: about 50 
 
 
 def check_cells(draws: int, cells: int, first_cell: int, least: int) -> tuple[int, int]:
-    """(number of cells, number of the first one), or a ParameterError; so many draws of them must fit at once."""
+    """(number of cells, number of the first one), or a ParameterError; so many draws of them must
+    fit at once."""
     cells, first_cell = check_count("cells", cells, least), check_count("first_cell", first_cell, 0)
     if first_cell + cells > CELLS:
-        raise ParameterError(f"cells {first_cell} to {first_cell + cells} are not a range between 0 and 2^32")
+        raise ParameterError(
+            f"cells {first_cell} to {first_cell + cells} are not a range between 0 and 2^32"
+        )
     if draws * cells > MOST_NUMBERS:
         raise TooLarge(
-            f"{draws} draws × {cells} cells are more than 2^31 numbers: ask for fewer draws or cells at once"
+            f"{draws} draws × {cells} cells are more than 2^31 numbers: ask for fewer draws or "
+            "cells at once"
         )
     return cells, first_cell
 
 
 @dataclass(frozen=True, eq=False)
 class Normals:
-    """Numbers z = sign · (integer + (fraction_hi · 2^64 + fraction_lo) / 2^128), in arrays of one shape.
+    """Numbers z = sign · (integer + (fraction_hi · 2^64 + fraction_lo) / 2^128), in arrays of one
+    shape.
 
     Args:
         sign: the parts; `ExactNoise.normals` gives them.
@@ -289,7 +314,8 @@ class Normals:
         fraction_lo: the parts; `ExactNoise.normals` gives them.
 
     >>> one = np.ones((1, 1))
-    >>> Normals(-one.astype(np.int8), one.astype(int), (one * 2**63).astype("u8"), 0 * one.astype("u8")).to_float()
+    >>> half, zero = (one * 2**63).astype("u8"), 0 * one.astype("u8")
+    >>> Normals(-one.astype(np.int8), one.astype(int), half, zero).to_float()
     array([[-1.5]])
     """
 
@@ -308,7 +334,8 @@ class Normals:
         return Normals(*(np.asarray(part[index]) for part in vars(self).values()))
 
     def to_float(self) -> FloatArray:
-        """The numbers as doubles, relative error ≤ 2^−51. For display and tests, never for a release.
+        """The numbers as doubles, relative error ≤ 2^−51. For display and tests, never for a
+        release.
 
         Returns:
             An array of the same shape.
@@ -326,9 +353,11 @@ class Normals:
         return np.asarray(sign * ((integer << 128) + (high << 64) + low), dtype=object)
 
     def slices(self) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Three doubles each: multiples of 2^−20, multiples of 2^−40 below 2^−20, and the rest below 2^−40.
+        """Three doubles each: multiples of 2^−20, multiples of 2^−40 below 2^−20, and the rest
+        below 2^−40.
 
-        All have the sign of z. The first two are exact, the third is rounded: the sum is within 2^−92 of z.
+        All have the sign of z. The first two are exact, the third is rounded: the sum is within
+        2^−92 of z.
 
         Returns:
             Three arrays of the same shape.

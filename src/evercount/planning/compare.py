@@ -1,4 +1,5 @@
-"""plan: which error will I get? All mechanisms side by side, with the lower bound for Gaussian noise."""
+"""plan: which error will I get? All mechanisms side by side, with the lower bound for Gaussian
+noise."""
 
 from __future__ import annotations
 
@@ -39,19 +40,21 @@ from evercount.queries.sensitivities import protected_l1
 
 OURS = (*BUILT_IN, *PURE, *PURE_ENDLESS)
 LARGEST_OPTIMAL = 64
-"""`optimal` is part of a plan up to this horizon (it takes seconds beyond); ask for it by name above."""
+"""`optimal` is part of a plan up to this horizon (it takes seconds beyond); ask for it by name
+above."""
 
 BETA = 0.05  # the chance that some number is farther off than the bound for all ticks
-EVERY_TICK = 2**16  # a band looks at every tick of spans up to this, and at about this number of ticks of longer ones
+# a band looks at every tick of spans up to this, and at about this number of ticks of longer ones
+EVERY_TICK = 2**16
 
 
 @dataclass(frozen=True)
 class Row:
-    """One mechanism: stds are of one published number, in the query's units; of several outputs, the largest.
-    `worst_std` is never below `std`. `interval95` is the half-width that a stream states at the worst tick, and
-    `simultaneous` the largest one that holds with probability 95 % for all ticks and outputs together. `mean_std` is
-    the root of the mean square over some hundred evenly spaced ticks. `delta` is 0 for pure mechanisms, whatever was
-    asked for."""
+    """One mechanism: stds are of one published number, in the query's units; of several outputs,
+    the largest. `worst_std` is never below `std`. `interval95` is the half-width that a stream
+    states at the worst tick, and `simultaneous` the largest one that holds with probability 95 %
+    for all ticks and outputs together. `mean_std` is the root of the mean square over some hundred
+    evenly spaced ticks. `delta` is 0 for pure mechanisms, whatever was asked for."""
 
     name: str
     delta: float
@@ -71,12 +74,16 @@ class Row:
 
     @property
     def jumps(self) -> bool:
-        """Whether the std goes up and down between the ticks of `ticks`, so that no line may join them."""
-        return isinstance(self.model.factorization, BinaryTree | Honaker | HonakerFull | PureFactorization)
+        """Whether the std goes up and down between the ticks of `ticks`, so that no line may join
+        them."""
+        return isinstance(
+            self.model.factorization, BinaryTree | Honaker | HonakerFull | PureFactorization
+        )
 
     def band(self, bins: int = 256) -> tuple[list[int], list[float], list[float]]:
-        """(first ticks of the bins and the tick after the last, least std, largest std): for what jumps. Up to
-        EVERY_TICK ticks all are looked at, beyond that some hundred of each bin with its roundest ones."""
+        """(first ticks of the bins and the tick after the last, least std, largest std): for what
+        jumps. Up to EVERY_TICK ticks all are looked at, beyond that some hundred of each bin with
+        its roundest ones."""
         last = self.ticks[-1]
         edges = np.unique(np.linspace(1, last + 1, min(bins, last) + 1).astype(np.int64))
         inside = [_inside(a, b, EVERY_TICK // bins) for a, b in pairwise(edges.tolist())]
@@ -86,16 +93,23 @@ class Row:
         return edges.tolist(), least.tolist(), most.tolist()
 
     def to_dict(self) -> dict[str, Any]:
-        return {part.name: getattr(self, part.name) for part in fields(self) if part.name != "model"}
+        return {
+            part.name: getattr(self, part.name) for part in fields(self) if part.name != "model"
+        }
 
 
 def _inside(start: int, stop: int, most: int) -> IntArray:
-    """Ticks of start … stop − 1: all, or `most` at uneven distances, and the ends of dyadic intervals."""
+    """Ticks of start … stop − 1: all, or `most` at uneven distances, and the ends of dyadic
+    intervals."""
     if stop - start <= most:
         return np.arange(start, stop)
-    steps = np.arange(most) * 0.6180339887 % 1  # even steps would meet the same low digits again and again
+    # even steps would meet the same low digits again and again
+    steps = np.arange(most) * 0.6180339887 % 1
     spread = np.linspace(start, stop - 1, most + 1)
-    ticks = [(spread[:-1] + steps * np.diff(spread)).astype(np.int64), np.asarray([start, stop - 1])]
+    ticks = [
+        (spread[:-1] + steps * np.diff(spread)).astype(np.int64),
+        np.asarray([start, stop - 1]),
+    ]
     for end in (start, stop - 1):
         below = np.asarray([end >> bit << bit for bit in range(end.bit_length())])
         above = below + (1 << np.arange(len(below)))
@@ -120,7 +134,8 @@ class Plan:
         lower_bound: no worst std with Gaussian noise is below this; NaN where none is known.
         guarantee: the promise in one sentence.
         rows: one for each mechanism, best first.
-        shares: the std of outputs over the largest one, where outputs differ: by the first label of each size.
+        shares: the std of outputs over the largest one, where outputs differ: by the first label of
+            each size.
 
     >>> from evercount.planning import plan
     >>> plan(Budget(1.0, 1e-6), 64, names=("balanced", "fresh")).best["worst tick"]
@@ -150,14 +165,18 @@ class Plan:
         }
 
     def ledger_sentence(self) -> str:
-        """What two such streams over the same events cost together, for each kind of noise in the plan.
+        """What two such streams over the same events cost together, for each kind of noise in the
+        plan.
 
         Returns:
             One sentence.
         """
         parts = []
         if any(row.delta == 0 for row in self.rows):
-            parts.append(f"with pure mechanisms epsilon={2 * self.epsilon:g} and delta=0 (pure epsilons add up)")
+            parts.append(
+                f"with pure mechanisms epsilon={2 * self.epsilon:g} and delta=0 (pure epsilons add "
+                "up)"
+            )
         if any(row.delta > 0 for row in self.rows):
             mu = math.sqrt(2) * Budget(self.epsilon, self.delta).mu
             both = Budget.from_mu(mu, self.delta).epsilon
@@ -171,7 +190,10 @@ class Plan:
             The facts of the plan by name.
         """
         data = {part.name: getattr(self, part.name) for part in fields(self) if part.name != "rows"}
-        more = {"mechanisms": [row.to_dict() for row in self.rows], "lower_bound": {"worst_std": self.lower_bound}}
+        more = {
+            "mechanisms": [row.to_dict() for row in self.rows],
+            "lower_bound": {"worst_std": self.lower_bound},
+        }
         return {**data, **more, "best": self.best, "ledger": self.ledger_sentence()}
 
 
@@ -186,9 +208,10 @@ def plan(
     """Exact errors of every mechanism for this budget, horizon and query.
 
     With δ > 0 pure mechanisms are shown next to Gaussian ones, as they keep the promise too.
-    `ticks`: over how many ticks a stream without a horizon is compared. The lower bound holds for the worst tick of
-    every factorization mechanism with tight Gaussian noise (nuclear norm of M over T): `bounds.nuclear_lower`. It is
-    one of running sums, and NaN for windows and averages. An average per event is refused.
+    `ticks`: over how many ticks a stream without a horizon is compared. The lower bound holds for
+    the worst tick of every factorization mechanism with tight Gaussian noise (nuclear norm of M
+    over T): `bounds.nuclear_lower`. It is one of running sums, and NaN for windows and averages. An
+    average per event is refused.
 
     Args:
         budget: the promise.
@@ -210,11 +233,12 @@ def plan(
     horizon = check_horizon(horizon)
     if query.publishing.kept is not None and query.discovery is None:
         raise ParameterError(
-            f"{query!r} publishes a ratio, whose error depends on how many events come, and that is not known before; "
-            "plan an average per tick, or a sum and a count"
+            f"{query!r} publishes a ratio, whose error depends on how many events come, and that "
+            "is not known before; plan an average per tick, or a sum and a count"
         )
     span = compared_ticks(horizon, ticks)
-    S = query.falling_sensitivity(budget.adjacency)  # what the rows use, as all their Gram matrices fall
+    # what the rows use, as all their Gram matrices fall
+    S = query.falling_sensitivity(budget.adjacency)
     S = query.squared_sensitivity(budget.adjacency) if S is None or budget.pure else S
     by_value = query.squared_value_sensitivity(budget.adjacency)
     if budget.unit == "user" and query.people is not None:
@@ -228,7 +252,8 @@ def plan(
     S = by_value if by_value is not None and only_values else S
     grid = tick_grid(span, 256)
     floor = math.nan  # there is no lower bound of this kind for Laplace noise
-    if not budget.pure and query.publishing.as_they_are and not only_values:  # else measured with other weights
+    # else measured with other weights
+    if not budget.pure and query.publishing.as_they_are and not only_values:
         tight = replace(budget, calibration="tight").noise_multiplier() * math.sqrt(S)
         floor = tight * float(nuclear_lower(span))
         if by_value is not None and tight * math.sqrt(by_value / S * span) < floor:
@@ -243,7 +268,9 @@ def plan(
         except ParameterError:
             if names is not None or (own.pure == budget.pure and name in OURS):
                 raise
-            continue  # a pure or registered mechanism that nobody asked for, and that cannot serve this budget
+            # a pure or registered mechanism that nobody asked for, and that cannot serve this
+            # budget
+            continue
         suspects = np.unique(np.concatenate([grid, _suspects(model, span)]))
         std, spread, slack = (part.max(axis=1) for part in model.errors(suspects))
         worst_tick, worst = largest(partial(_largest_output, model), suspects, std)
@@ -290,7 +317,10 @@ def compared_ticks(horizon: int | None, ticks: int | None) -> int:
     if ticks is None:
         return REFERENCE_TICKS if horizon is None else horizon
     if horizon is not None:
-        raise ParameterError(f"ticks={ticks} is for streams without a horizon; this one is compared over its {horizon}")
+        raise ParameterError(
+            f"ticks={ticks} is for streams without a horizon; this one is compared over its "
+            f"{horizon}"
+        )
     if isinstance(ticks, bool) or not isinstance(ticks, int) or not 1 <= ticks <= LARGEST_HORIZON:
         raise ParameterError(f"ticks must be a whole number from 1 to 2^50, got {ticks!r}")
     return ticks
@@ -317,8 +347,11 @@ def _half_width(model: ErrorModel, tick: int, factor: float) -> float:
     return float((factor * spread + slack).max())
 
 
-def _simultaneous(model: ErrorModel, span: int, spread: FloatArray, slack: FloatArray, worst_tick: int) -> float:
-    """The half-width that holds for all ticks and outputs together; `spread` and `slack` at the ticks looked at."""
+def _simultaneous(
+    model: ErrorModel, span: int, spread: FloatArray, slack: FloatArray, worst_tick: int
+) -> float:
+    """The half-width that holds for all ticks and outputs together; `spread` and `slack` at the
+    ticks looked at."""
     outputs, tree = model.query.outputs, model.factorization
     if isinstance(tree, PureFactorization) and model.query.publishing.as_they_are:
         radius = simultaneous_radius(tree, model.full_rate, BETA, span, outputs) - 0.5
@@ -328,29 +361,48 @@ def _simultaneous(model: ErrorModel, span: int, spread: FloatArray, slack: Float
 
 
 def _candidates(
-    query: Query, budget: Budget, horizon: int | None, names: tuple[str, ...] | None, only_values: bool
+    query: Query,
+    budget: Budget,
+    horizon: int | None,
+    names: tuple[str, ...] | None,
+    only_values: bool,
 ) -> list[tuple[str, str, Budget]]:
     """(label, factorization, budget) of every row."""
     pure = pure_budget(budget)
     if names is None:
-        names = (PURE_ENDLESS if horizon is None else PURE) if _has_l1(query, budget, horizon) else ()
+        names = (
+            (PURE_ENDLESS if horizon is None else PURE) if _has_l1(query, budget, horizon) else ()
+        )
         if not budget.pure:
             unfit = {
-                "fresh": query.discovery is not None,  # it is for keys of the day, which have no running totals
+                # it is for keys of the day, which have no running totals
+                "fresh": query.discovery is not None,
                 "optimal": horizon is None or horizon > LARGEST_OPTIMAL,
                 "direct": query.squared_value_sensitivity(budget.adjacency) is None,
             }
-            fit = [name for name in (ENDLESS if horizon is None else FACTORIZATIONS) if not unfit.get(name)]
+            fit = [
+                name
+                for name in (ENDLESS if horizon is None else FACTORIZATIONS)
+                if not unfit.get(name)
+            ]
             gaussian = ["direct"] if only_values else fit
             names = (*gaussian, *names[:2])
     candidates = [(name, name, pure if is_pure_name(name) else budget) for name in names]
-    if "square-root" in names and budget.calibration == "tight" and budget.epsilon < 1 and not budget.pure:
-        candidates.append(("square-root, paper's C", "square-root", replace(budget, calibration="paper")))
+    if (
+        "square-root" in names
+        and budget.calibration == "tight"
+        and budget.epsilon < 1
+        and not budget.pure
+    ):
+        candidates.append(
+            ("square-root, paper's C", "square-root", replace(budget, calibration="paper"))
+        )
     return candidates
 
 
 def _has_l1(query: Query, budget: Budget, horizon: int | None) -> bool:
-    """Whether pure mechanisms can be compared: the query has an l1 sensitivity, or the budget needs one."""
+    """Whether pure mechanisms can be compared: the query has an l1 sensitivity, or the budget needs
+    one."""
     try:
         protected_l1(query, budget, horizon)
     except ParameterError:

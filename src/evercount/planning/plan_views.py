@@ -1,8 +1,9 @@
-"""Which error will each view have, with every noise that a stream may run on, and which noise is chosen?
+"""Which error will each view have, with every noise that a stream may run on, and which noise is
+chosen?
 
-Also how far each mechanism is from the least error that any factorization has for the same views and unit; and what all
-plans need: where an error is largest, and how the numbers of one tick differ in it. Errors are worst stds, as a
-stream's noise is chosen by them (`engine/noise_choice.py`).
+Also how far each mechanism is from the least error that any factorization has for the same views
+and unit; and what all plans need: where an error is largest, and how the numbers of one tick differ
+in it. Errors are worst stds, as a stream's noise is chosen by them (`engine/noise_choice.py`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,14 @@ import numpy as np
 
 from evercount._validate import FloatArray, IntArray, aligned
 from evercount.bounds.least_variance import least_variance
-from evercount.engine.build import FITTED_TICKS, RUNNING, Spec, choose_engine, full_ticks, view_width
+from evercount.engine.build import (
+    FITTED_TICKS,
+    RUNNING,
+    Spec,
+    choose_engine,
+    full_ticks,
+    view_width,
+)
 from evercount.engine.noise_choice import (
     BEST,
     MARGIN,
@@ -44,11 +52,13 @@ MOST_NAMED = 6  # kinds of numbers that a sentence names
 _GOLDEN = (3 - 5**0.5) / 2
 
 
-def largest(values: Callable[[IntArray], FloatArray], places: IntArray, known: FloatArray) -> tuple[int, float]:
-    """(first place, value) of the maximum: the best of the rising `places`, then golden sections around it. Between two
-    neighbours of the best place the value must have one hill. The search ends when the place is known to one in a
-    hundred, measured from zero: the value of a hill that wide is then known to about one in 100,000. `known`: the
-    values at `places`."""
+def largest(
+    values: Callable[[IntArray], FloatArray], places: IntArray, known: FloatArray
+) -> tuple[int, float]:
+    """(first place, value) of the maximum: the best of the rising `places`, then golden sections
+    around it. Between two neighbours of the best place the value must have one hill. The search
+    ends when the place is known to one in a hundred, measured from zero: the value of a hill that
+    wide is then known to about one in 100,000. `known`: the values at `places`."""
     known_values = dict(zip(places.tolist(), known.tolist(), strict=True))
 
     def look(*asked: int) -> list[float]:
@@ -66,11 +76,14 @@ def largest(values: Callable[[IntArray], FloatArray], places: IntArray, known: F
     if high - low <= 4:
         look(*range(low, high + 1))
     most = max(known_values.values())
-    return min(place for place, size in known_values.items() if size >= most - 1e-13 * abs(most)), most
+    return min(
+        place for place, size in known_values.items() if size >= most - 1e-13 * abs(most)
+    ), most
 
 
 def error_shares(query: Query) -> dict[str, float]:
-    """The std of some outputs over the largest one: the first output of each size, where they differ; else nothing.
+    """The std of some outputs over the largest one: the first output of each size, where they
+    differ; else nothing.
 
     >>> from evercount import Histogram
     >>> error_shares(Histogram(["a", "b", "c"], weights={"b": 4}))
@@ -85,19 +98,22 @@ def error_shares(query: Query) -> dict[str, float]:
 
 
 def shares_sentence(shares: dict[str, float]) -> str:
-    """What a plan says of numbers with less error than those in its table; empty where all are alike."""
+    """What a plan says of numbers with less error than those in its table; empty where all are
+    alike."""
     if not shares:
         return ""
     less = {label: share for label, share in shares.items() if share < 1}
-    told = "others have this fraction of it: " + ", ".join(f"{label} {share:.3g}" for label, share in less.items())
+    told = "others have this fraction of it: " + ", ".join(
+        f"{label} {share:.3g}" for label, share in less.items()
+    )
     if len(less) > MOST_NAMED:
         told = f"others have as little as {min(less.values()):.3g} of it"
     return f"The table is about the number with the largest error; {told}."
 
 
 _ENDLESS = (
-    f" It is fitted to the first 2^{FITTED_TICKS.bit_length() - 1} ticks; after them it is just as private, and errors "
-    "of running totals grow faster."
+    f" It is fitted to the first 2^{FITTED_TICKS.bit_length() - 1} ticks; after them it is just as "
+    "private, and errors of running totals grow faster."
 )
 
 
@@ -109,7 +125,8 @@ class ViewRow:
         name: the factorization.
         delta: δ of its promise: 0 for Laplace noise, whatever was asked for.
         stds: the worst std of each view.
-        score: the largest of them in units of the least std that the view can have with noise for it alone.
+        score: the largest of them in units of the least std that the view can have with noise for
+            it alone.
         twice: the ε of two such streams over the same events together.
         chosen: whether a stream with these views runs on it.
     """
@@ -129,7 +146,8 @@ class ViewRow:
 
 @dataclass(frozen=True, repr=False)
 class ViewPlan:
-    """The rows, the chosen one first, the others from the smallest error on. Printed, it is a table.
+    """The rows, the chosen one first, the others from the smallest error on. Printed, it is a
+    table.
 
     Args:
         query: the query, as text.
@@ -140,7 +158,8 @@ class ViewPlan:
         counted: what the numbers are about, where not all events of a user are counted; else empty.
         reason: why a stream runs on the chosen one.
         rows: one for each mechanism.
-        shares: the std of outputs over the largest one, where outputs differ: by the first label of each size.
+        shares: the std of outputs over the largest one, where outputs differ: by the first label of
+            each size.
     """
 
     query: str
@@ -162,7 +181,8 @@ class ViewPlan:
         return asdict(self)
 
     def columns(self) -> dict[str, list[Any]]:
-        """The table, column by column: the noise, its δ, the worst std of each view, what a second stream costs.
+        """The table, column by column: the noise, its δ, the worst std of each view, what a second
+        stream costs.
 
         Returns:
             The columns by name.
@@ -229,14 +249,17 @@ def plan_views(
     query: Query | None = None,
     factorization: Spec | None = None,
 ) -> ViewPlan:
-    """The worst std of each view with every noise that may be chosen for these views, and with a declared one.
+    """The worst std of each view with every noise that may be chosen for these views, and with a
+    declared one.
 
     Args:
         budget: the promise.
         horizon: the number of ticks, or None.
-        views: "running", "per-tick", "last-7"; or names of your own for them, {"per-day": "last-25"}.
+        views: "running", "per-tick", "last-7"; or names of your own for them, {"per-day":
+            "last-25"}.
         query: what is asked; a `Count` if omitted.
-        factorization: the one that the stream declares, or "best"; None leaves the choice to evercount.
+        factorization: the one that the stream declares, or "best"; None leaves the choice to
+            evercount.
 
     Returns:
         The candidates, the one that a stream runs on first.
@@ -256,8 +279,9 @@ def plan_views(
     named = dict(views) if isinstance(views, Mapping) else {view: view for view in views}
     if {"per-day", "per-week"} & set(named.values()):
         raise ParameterError(
-            "a plan counts ticks: for a day of hourly ticks write last-25 (the longest day of a zone), for a week of "
-            "daily ticks last-7; `evercount plan --every 1h` and declarations take per-day and per-week"
+            "a plan counts ticks: for a day of hourly ticks write last-25 (the longest day of a "
+            "zone), for a week of daily ticks last-7; `evercount plan --every 1h` and declarations "
+            "take per-day and per-week"
         )
     names = check_noise_for(query, named.values())
     query = query.for_views(names)
@@ -277,11 +301,17 @@ def plan_views(
     rows = []
     for one in found:
         twice = (
-            2 * budget.epsilon if one.budget.pure else Budget.from_mu(math.sqrt(2) * budget.mu, budget.delta).epsilon
+            2 * budget.epsilon
+            if one.budget.pure
+            else Budget.from_mu(math.sqrt(2) * budget.mu, budget.delta).epsilon
         )
         by_width = dict(zip(names, one.stds, strict=True))
         by_label = {label: by_width[name] for label, name in (named or {RUNNING: RUNNING}).items()}
-        rows.append(ViewRow(one.engine.name, one.budget.delta, by_label, one.score(least), twice, is_chosen(one)))
+        rows.append(
+            ViewRow(
+                one.engine.name, one.budget.delta, by_label, one.score(least), twice, is_chosen(one)
+            )
+        )
     rows.sort(key=lambda row: (not row.chosen, row.score))
     enforced = enforced_by(query, None)
     return ViewPlan(
@@ -301,25 +331,39 @@ def _reason(rows: list[ViewRow], declared: bool) -> str:
     """Say why a stream runs on the first row: it is declared, or chosen (`choose_noise`)."""
     chosen, others = rows[0], rows[1:]
     if declared:
-        reason = f"{chosen.kind} is declared: at worst {chosen.score:.2f} times the best possible for one view."
+        reason = (
+            f"{chosen.kind} is declared: at worst {chosen.score:.2f} times the best possible for "
+            "one view."
+        )
         if others:
-            reason += f" Without `factorization`, the least: {others[0].kind}, {others[0].score:.2f} times."
+            reason += (
+                f" Without `factorization`, the least: {others[0].kind}, {others[0].score:.2f} "
+                "times."
+            )
         return reason
     if not others:
         return f"{chosen.kind} is chosen: no other noise serves these views."
     best = others[0]
-    reason = f"{chosen.kind} is chosen: at worst {chosen.score:.2f} times the best possible for one view; "
+    reason = (
+        f"{chosen.kind} is chosen: at worst {chosen.score:.2f} times the best possible for one "
+        "view; "
+    )
     if best.score >= chosen.score:
         return f"{reason}next best: {best.kind}, {best.score:.2f} times."
     return (
-        f"{reason}{best.kind} has {best.score:.2f} times, but Laplace noise is chosen only where it is better by more "
-        f"than {MARGIN:g} times: the epsilons of two such streams over the same events add up in full."
+        f"{reason}{best.kind} has {best.score:.2f} times, but Laplace noise is chosen only where "
+        f"it is better by more than {MARGIN:g} times: the epsilons of two such streams over the "
+        "same events add up in full."
     )
 
 
 @lru_cache(maxsize=32)
 def dense_optimum(
-    widths: tuple[int | None, ...], ticks: int, q: int = 1, period: int | None = None, worst: bool = False
+    widths: tuple[int | None, ...],
+    ticks: int,
+    q: int = 1,
+    period: int | None = None,
+    worst: bool = False,
 ) -> Dense:
     """The optimum for views of these widths (1: per tick, 7: the last seven, None: running).
 
@@ -340,22 +384,27 @@ def dense_optimum(
     True
     """
     if ticks > LARGEST_OPTIMAL_HORIZON:
-        raise TooLarge(f"the optimum is computed for at most {LARGEST_OPTIMAL_HORIZON} ticks, {ticks} were asked for")
-    running = counting_matrix(ticks)  # row t adds up ticks 1 … t; of a view, the last `width` of them
+        raise TooLarge(
+            f"the optimum is computed for at most {LARGEST_OPTIMAL_HORIZON} ticks, {ticks} were "
+            "asked for"
+        )
+    # row t adds up ticks 1 … t; of a view, the last `width` of them
+    running = counting_matrix(ticks)
     views = [running if width is None else np.triu(running, 1 - width) for width in widths]
     return Dense.optimal(views, q, period, worst=worst)
 
 
 @dataclass(frozen=True)
 class Distance:
-    """One mechanism, the worst std of each view, and how far it is from the least that noise can have."""
+    """One mechanism, the worst std of each view, and how far it is from the least that noise can
+    have."""
 
     name: str
     delta: float
     stds: tuple[float, ...]
     above: float
-    """By what part its largest ratio, of a view's std to the certified least of the view alone, is above the certified
-    least ratio: of Gaussian noise, and of noise of any law where δ = 0."""
+    """By what part its largest ratio, of a view's std to the certified least of the view alone, is
+    above the certified least ratio: of Gaussian noise, and of noise of any law where δ = 0."""
     above_any: float
     """The same for noise of any law; NaN where nothing is known."""
     chosen: bool
@@ -366,20 +415,28 @@ class AnyNoise:
     """What noise of any law needs for some views."""
 
     alone: tuple[float, ...]
-    """No noise that is drawn without a look at the data has a smaller worst std of this view, even alone."""
+    """No noise that is drawn without a look at the data has a smaller worst std of this view, even
+    alone."""
     least_score: float
     """None has a smaller largest ratio of its stds to these."""
 
     def above(self, stds: Sequence[float]) -> float:
         """By what part the largest ratio of these stds is above the least."""
-        return max(own / least for own, least in zip(stds, self.alone, strict=True)) / self.least_score - 1
+        return (
+            max(own / least for own, least in zip(stds, self.alone, strict=True)) / self.least_score
+            - 1
+        )
 
 
-def any_noise(budget: Budget, horizon: int | None, views: Sequence[str], query: Query | None = None) -> AnyNoise | None:
-    """What noise of any law needs; None without a horizon, and for queries in which an event changes several numbers.
+def any_noise(
+    budget: Budget, horizon: int | None, views: Sequence[str], query: Query | None = None
+) -> AnyNoise | None:
+    """What noise of any law needs; None without a horizon, and for queries in which an event
+    changes several numbers.
 
-    **Guarantee.** No data-independent noise that keeps the budget has less. Proof: `bounds/least_variance.proof.md`.
-    Test: tests/bounds/test_least_variance.py::test_none_of_ours_is_below_what_any_noise_needs.
+    **Guarantee.** No data-independent noise that keeps the budget has less. Proof:
+    `bounds/least_variance.proof.md`. Test:
+    tests/bounds/test_least_variance.py::test_none_of_ours_is_below_what_any_noise_needs.
     """
     query = query or Count()
     change = _change_of_one_number(query, budget)
@@ -392,7 +449,8 @@ def any_noise(budget: Budget, horizon: int | None, views: Sequence[str], query: 
 
 
 def _change_of_one_number(query: Query, budget: Budget) -> float | None:
-    """The most that a unit changes one number in one tick; None where a unit may change several at once."""
+    """The most that a unit changes one number in one tick; None where a unit may change several at
+    once."""
     if not query.memoryless or query.people is not None or query.discovery is not None:
         return None
     squared = query.squared_sensitivity(budget.adjacency)
@@ -406,19 +464,27 @@ def _change_of_one_number(query: Query, budget: Budget) -> float | None:
 
 
 def distances(
-    budget: Budget, horizon: int | None, views: Sequence[str], query: Query | None = None, own: Sequence[str] = ()
+    budget: Budget,
+    horizon: int | None,
+    views: Sequence[str],
+    query: Query | None = None,
+    own: Sequence[str] = (),
 ) -> tuple[list[Distance], Certificate, float]:
-    """Every mechanism that may be chosen for these views, and `own` ones that are registered, next to the best that
-    Gaussian noise can do: (the mechanisms, the certificate of the optimum, the std that its errors are multiples of).
-    For δ = 0 that std is of no noise, and `above` is `above_any`.
+    """Every mechanism that may be chosen for these views, and `own` ones that are registered, next
+    to the best that Gaussian noise can do: (the mechanisms, the certificate of the optimum, the std
+    that its errors are multiples of). For δ = 0 that std is of no noise, and `above` is
+    `above_any`.
     """
     query, names = query or Count(), tuple(views)
     if horizon is None or not query.memoryless:
-        raise ParameterError("the optimum needs a horizon and a query without memory: omit --optimal")
+        raise ParameterError(
+            "the optimum needs a horizon and a query without memory: omit --optimal"
+        )
     anyhow = any_noise(budget, horizon, names, query)
     if budget.pure and anyhow is None:
         raise ParameterError(
-            "at delta=0 the least error is known where an event changes one number: give a delta, or omit --optimal"
+            "at delta=0 the least error is known where an event changes one number: give a delta, "
+            "or omit --optimal"
         )
     q, widths = full_ticks(query, budget, horizon), tuple(map(view_width, names))
     if budget.pure:
@@ -426,19 +492,29 @@ def distances(
     span = None if budget.pure else budget.touched(horizon).span
     best = dense_optimum(widths, horizon, q, span, True).certificate
     assert best is not None
-    one = math.nan if budget.pure else budget.noise_multiplier() * math.sqrt(in_one_tick(query, budget))
+    one = (
+        math.nan
+        if budget.pure
+        else budget.noise_multiplier() * math.sqrt(in_one_tick(query, budget))
+    )
     chosen = choose_noise(query, budget, horizon, None, names)
     found = []
     engines = [choose_engine(query, budget, horizon, name, names) for name in own]
-    registered = [Candidate(budget, each, view_stds(query, budget, horizon, each, names)) for each in engines]
+    registered = [
+        Candidate(budget, each, view_stds(query, budget, horizon, each, names)) for each in engines
+    ]
     for each in (*candidates(query, budget, horizon, names, margin=math.inf), *registered):
         above_any = math.nan if anyhow is None else anyhow.above(each.stds)
         above = above_any
         if not budget.pure:
-            ratio = max(std / (one * least) for std, least in zip(each.stds, best.alone, strict=True))
+            ratio = max(
+                std / (one * least) for std, least in zip(each.stds, best.alone, strict=True)
+            )
             above = ratio / best.least_score - 1
         same = (each.engine.name, each.budget.delta) == (chosen[1].name, chosen[0].delta)
-        found.append(Distance(each.engine.name, each.budget.delta, each.stds, above, above_any, same))
+        found.append(
+            Distance(each.engine.name, each.budget.delta, each.stds, above, above_any, same)
+        )
     return sorted(found, key=lambda each: each.above), best, one
 
 
@@ -457,15 +533,24 @@ def optimum_table(budget: Budget, horizon: int | None, views: Sequence[str], que
     rows = [["worst std", "delta", *views, *heads]]
     if not budget.pure:
         gap = math.nan if anyhow is None else anyhow.above([one * error for error in best.errors])
-        rows.append(row("best matrices found", delta, (one * error for error in best.errors), best.gap, gap))
+        rows.append(
+            row("best matrices found", delta, (one * error for error in best.errors), best.gap, gap)
+        )
     for each in found:
         name = f"{each.name} (chosen)" if each.chosen else each.name
         above = (each.above_any,) if budget.pure else (each.above, each.above_any)
         rows.append(row(name, f"{each.delta:g}", each.stds, *above))
     empty = [math.nan] * len(heads)
-    told = ["least: certified for each view alone. above: of the certified least for the views together, at most."]
+    told = [
+        (
+            "least: certified for each view alone. above: of the certified least for the views "
+            "together, at most."
+        )
+    ]
     if not budget.pure:
-        rows.append(row("least of Gaussian noise", delta, (one * least for least in best.alone), *empty))
+        rows.append(
+            row("least of Gaussian noise", delta, (one * least for least in best.alone), *empty)
+        )
     if anyhow is not None:
         rows.append(row("least of any noise", delta, anyhow.alone, *empty))
         told.append("any noise: of any law, drawn without a look at the data; units in one tick.")

@@ -1,9 +1,10 @@
 """Plans for rare events, for keys that nobody listed, and of what a stream costs a machine.
 
-Rare events: the sparse counter next to plain counters. Keys: which count makes a key public, and how likely a count is
-seen. Costs: time per tick and state on disk are measured here and now, on a stream of at most `MEASURED_CELLS` cells
-with the same noise, and scaled to all cells; memory of `evercount release` is a formula, which
-`benchmarks/bench_release_memory.py` compares with the resident memory of real runs.
+Rare events: the sparse counter next to plain counters. Keys: which count makes a key public, and
+how likely a count is seen. Costs: time per tick and state on disk are measured here and now, on a
+stream of at most `MEASURED_CELLS` cells with the same noise, and scaled to all cells; memory of
+`evercount release` is a formula, which `benchmarks/bench_release_memory.py` compares with the
+resident memory of real runs.
 """
 
 from __future__ import annotations
@@ -18,7 +19,12 @@ import numpy as np
 
 from evercount.bounds.tails import simultaneous_radius
 from evercount.engine.build_parameters import pack
-from evercount.engine.noise_choice import REFERENCE_TICKS, check_noise_for, choose_noise, planned_errors
+from evercount.engine.noise_choice import (
+    REFERENCE_TICKS,
+    check_noise_for,
+    choose_noise,
+    planned_errors,
+)
 from evercount.engine.stream import Stream
 from evercount.errors import ParameterError
 from evercount.factorizations.laplace_choice import PURE, PURE_ENDLESS, pure_factorization
@@ -34,18 +40,24 @@ ONES = tuple(digit * 10**power for power in range(6) for digit in (1, 3))
 
 @dataclass(frozen=True)
 class SparseComparison:
-    """A sparse counter next to the plain ones. Every bound holds for all ticks together with probability 95 %."""
+    """A sparse counter next to the plain ones. Every bound holds for all ticks together with
+    probability 95 %."""
 
     split: SparsePlan  # how a counter by partition shares ε, with its thresholds and segments
-    ticks: int  # over how many ticks bounds are compared: the horizon, or those that were asked for where there is none
+    # over how many ticks bounds are compared: the horizon, or those that were asked for where there
+    # is none
+    ticks: int
     method: str  # what a `SparseCount` of these parameters does: it takes the least of the bounds
-    bound: float | None  # of the partition into segments with at most `max_ones` events; None where that is unknown
+    # of the partition into segments with at most `max_ones` events; None where that is unknown
+    bound: float | None
     plain: dict[str, float]  # bounds of plain counters by mechanism, least first
     ones: list[int]
     bounds: list[float]
-    """Of the sparse counter, for each of `ones`: promised as max_ones, or (max_ones unknown) come so far."""
+    """Of the sparse counter, for each of `ones`: promised as max_ones, or (max_ones unknown) come
+    so far."""
     wins: tuple[int, int] | None
-    """The first and the last of `ones` for which the sparse counter has the least bound; None: for none of them."""
+    """The first and the last of `ones` for which the sparse counter has the least bound; None: for
+    none of them."""
 
     @property
     def best_plain(self) -> float:
@@ -64,17 +76,23 @@ def plan_sparse_count(
     names: tuple[str, ...] | None = None,
     ticks: int | None = None,
 ) -> SparseComparison:
-    """`SparseCount` next to the plain counters for this budget and horizon: proved simultaneous bounds of all of them.
+    """`SparseCount` next to the plain counters for this budget and horizon: proved simultaneous
+    bounds of all of them.
 
-    Without a horizon all are compared over `ticks` ticks, 2^20 by default; thresholds are then those of tick 1.
+    Without a horizon all are compared over `ticks` ticks, 2^20 by default; thresholds are then
+    those of tick 1.
 
-    Plain counters: as `plan` states them, for δ = 0 by the tails of each tick's own coefficients, as the sparse
-    counter's own (`bounds/tails.py`).
+    Plain counters: as `plan` states them, for δ = 0 by the tails of each tick's own coefficients,
+    as the sparse counter's own (`bounds/tails.py`).
     """
     if budget.adjacency != "add-remove" or budget.unit != "event":
-        raise ParameterError("sparse-count protects one event more or less: adjacency add-remove and unit event")
+        raise ParameterError(
+            "sparse-count protects one event more or less: adjacency add-remove and unit event"
+        )
     if budget.calibration != "tight":
-        raise ParameterError(f"sparse-count has tight noise only, got calibration {budget.calibration!r}")
+        raise ParameterError(
+            f"sparse-count has tight noise only, got calibration {budget.calibration!r}"
+        )
     span = compared_ticks(horizon, ticks)
     split = plan_sparse(budget.epsilon, horizon, budget.delta, max_ones, BETA, "partition")
     plain = _plain_counters(budget, horizon, span, names)
@@ -100,7 +118,9 @@ def plan_sparse_count(
     )
 
 
-def _plain_counters(budget: Budget, horizon: int | None, ticks: int, names: tuple[str, ...] | None) -> dict[str, float]:
+def _plain_counters(
+    budget: Budget, horizon: int | None, ticks: int, names: tuple[str, ...] | None
+) -> dict[str, float]:
     """Simultaneous bounds over these ticks of the counters without partition."""
     if not budget.pure:
         compared = plan(budget, horizon, names=names, ticks=ticks if horizon is None else None)
@@ -113,14 +133,16 @@ def _plain_counters(budget: Budget, horizon: int | None, ticks: int, names: tupl
     }
 
 
-POINTS = 6  # about how many discovery ticks are looked at; one for keys of the day, whose ticks are alike
+# about how many discovery ticks are looked at; one for keys of the day, whose ticks are alike
+POINTS = 6
 CHANCES = (0.5, 0.95, 0.999)  # chances for which the needed count is stated
 
 
 @dataclass(frozen=True)
 class DiscoveryTick:
-    """One discovery tick: its threshold, the counts that are seen with `CHANCES`, and the chances of given counts. A
-    key that passed at an earlier tick stays public, so chances are at least these."""
+    """One discovery tick: its threshold, the counts that are seen with `CHANCES`, and the chances
+    of given counts. A key that passed at an earlier tick stays public, so chances are at least
+    these."""
 
     tick: int
     threshold: int
@@ -145,7 +167,11 @@ class DiscoveryPlan:
 
 
 def plan_discovery(
-    budget: Budget, horizon: int | None, query: Query, counts: Sequence[int] = (), views: Sequence[str] = ()
+    budget: Budget,
+    horizon: int | None,
+    query: Query,
+    counts: Sequence[int] = (),
+    views: Sequence[str] = (),
 ) -> DiscoveryPlan | None:
     """The thresholds of a stream before it starts; None for queries whose keys are listed."""
     names = check_noise_for(query, views)
@@ -168,18 +194,24 @@ def plan_discovery(
         for tick in numbers.tolist()
     )
     delta_1 = budget.delta - query.discovery.own_delta(budget)
-    return DiscoveryPlan(engine.name, delta_1, thresholds.delta, thresholds.minimum, tuple(counts), ticks)
+    return DiscoveryPlan(
+        engine.name, delta_1, thresholds.delta, thresholds.minimum, tuple(counts), ticks
+    )
 
 
 MEASURED_CELLS = 20_000
 MEASURED_TICKS = 65  # more than the ticks of the longest block of noise
 MEMORY_OF_THE_PROGRAM = 190_000_000
-"""Bytes that `release` takes for a small file and few cells: Python, numpy, DuckDB. Large files take up to 600 MB."""
-MEMORY_PER_CELL = 880  # bytes per cell besides the noise: its key in every form, a released row, its text
-COPIES_OF_NORMAL_STATE = 2.5  # how often the noise's state per cell is in memory at once, at most, while it is written
+"""Bytes that `release` takes for a small file and few cells: Python, numpy, DuckDB. Large files
+take up to 600 MB."""
+# bytes per cell besides the noise: its key in every form, a released row, its text
+MEMORY_PER_CELL = 880
+# how often the noise's state per cell is in memory at once, at most, while it is written
+COPIES_OF_NORMAL_STATE = 2.5
 MEMORY_PER_REDRAWN_CELL = 70  # bytes per cell of Laplace noise: it is drawn again, not kept
 LEAST_ENDLESS_MEMORY = 295_000_000
-"""Bytes while the tables of normal noise without a horizon are built; they do not depend on the cells."""
+"""Bytes while the tables of normal noise without a horizon are built; they do not depend on the
+cells."""
 MORE_FOR_ENDLESS = 25_000_000
 BYTES = {"GB": 1e9, "MB": 1e6, "KB": 1e3, "B": 1.0}
 SECONDS = {"s": 1.0, "ms": 1e-3, "µs": 1e-6}
@@ -187,8 +219,8 @@ SECONDS = {"s": 1.0, "ms": 1e-3, "µs": 1e-6}
 
 @dataclass(frozen=True)
 class Resources:
-    """What a stream costs: resident bytes of `evercount release`, bytes of the state on disk at its largest in the
-    first ticks, without users, and the time to close a tick on this machine."""
+    """What a stream costs: resident bytes of `evercount release`, bytes of the state on disk at its
+    largest in the first ticks, without users, and the time to close a tick on this machine."""
 
     cells: int
     memory: int
@@ -201,25 +233,30 @@ class Resources:
     def __str__(self) -> str:
         memory, state = _format(self.memory, BYTES), _format(self.state, BYTES)
         return (
-            f"For {self.cells:,} cell{'s' * (self.cells > 1)}, about: memory of release {memory}, state on disk "
-            f"{state}, time per tick {_format(self.seconds_per_tick, SECONDS)} on this machine."
+            f"For {self.cells:,} cell{'s' * (self.cells > 1)}, about: memory of release {memory}, "
+            f"state on disk {state}, time per tick {_format(self.seconds_per_tick, SECONDS)} on "
+            "this machine."
         )
 
 
 def release_memory(cells: int, state_bytes: int, pure: bool = False, endless: bool = False) -> int:
-    """Resident bytes of `evercount release`. Test: `tests/planning/test_resources.py::test_a_plan_states_what_is_used`.
+    """Resident bytes of `evercount release`. Test:
+    `tests/planning/test_resources.py::test_a_plan_states_what_is_used`.
 
     >>> release_memory(10**6, 72)
     1250000000
     """
     if pure:
         return round(MEMORY_OF_THE_PROGRAM + cells * (MEMORY_PER_CELL + MEMORY_PER_REDRAWN_CELL))
-    needed = round(MEMORY_OF_THE_PROGRAM + cells * (MEMORY_PER_CELL + COPIES_OF_NORMAL_STATE * state_bytes))
+    needed = round(
+        MEMORY_OF_THE_PROGRAM + cells * (MEMORY_PER_CELL + COPIES_OF_NORMAL_STATE * state_bytes)
+    )
     return max(LEAST_ENDLESS_MEMORY, needed + MORE_FOR_ENDLESS) if endless else needed
 
 
 def measure_resources(query: Query, budget: Budget, horizon: int | None) -> Resources:
-    """Measure a stream with the default mechanism; only the number of cells of the query matters."""
+    """Measure a stream with the default mechanism; only the number of cells of the query
+    matters."""
     sample = min(query.cells, MEASURED_CELLS)
     plain = Budget(budget.epsilon, budget.delta, calibration=budget.calibration)
     rows = np.zeros((1, sample), np.int64)
@@ -239,11 +276,18 @@ def measure_resources(query: Query, budget: Budget, horizon: int | None) -> Reso
 
 
 def _format(number: float, units: dict[str, float]) -> str:
-    """A number in the first unit that is not larger than it, else in the last, with two digits or more.
+    """A number in the first unit that is not larger than it, else in the last, with two digits or
+    more.
 
-    >>> _format(900, BYTES), _format(1.43e9, BYTES), _format(0.0000154, SECONDS), _format(2.5, SECONDS)
-    ('900 B', '1.4 GB', '15 µs', '2.5 s')
+    >>> _format(900, BYTES), _format(1.43e9, BYTES)
+    ('900 B', '1.4 GB')
+    >>> _format(0.0000154, SECONDS), _format(2.5, SECONDS)
+    ('15 µs', '2.5 s')
     """
     unit = next((unit for unit, size in units.items() if number >= size), list(units)[-1])
     scaled = number / units[unit]
-    return f"{scaled:.1f} {unit}" if 1 <= scaled < 10 and unit not in ("B", "µs") else f"{scaled:.0f} {unit}"
+    return (
+        f"{scaled:.1f} {unit}"
+        if 1 <= scaled < 10 and unit not in ("B", "µs")
+        else f"{scaled:.0f} {unit}"
+    )

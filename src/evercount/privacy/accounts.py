@@ -1,8 +1,10 @@
-"""How much of a total is left, also where the next stream is chosen after seeing what the earlier ones released.
+"""How much of a total is left, also where the next stream is chosen after seeing what the earlier
+ones released.
 
-A total (ε, δ) has two accounts, and what each holds is fixed before the first release. That is what makes the choice
-harmless: whoever could look at releases and then decide whether δ goes into noise, into pure streams or into leaks
-would reach up to three times the δ (`composition.proof.md`, section 7).
+A total (ε, δ) has two accounts, and what each holds is fixed before the first release. That is what
+makes the choice harmless: whoever could look at releases and then decide whether δ goes into noise,
+into pure streams or into leaks would reach up to three times the δ (`composition.proof.md`, section
+7).
 """
 
 from __future__ import annotations
@@ -23,8 +25,9 @@ _FOR_NOISE = Fraction(3, 4)
 
 
 class Account(NamedTuple):
-    """What streams of one kind may spend, or what is left of that, whatever their order. The account of noise holds
-    Gaussian streams, by μ² and what they leak; the other one holds promises of any kind, by ε and δ."""
+    """What streams of one kind may spend, or what is left of that, whatever their order. The
+    account of noise holds Gaussian streams, by μ² and what they leak; the other one holds promises
+    of any kind, by ε and δ."""
 
     noise: bool
     total_epsilon: float  # the ε of the total, at which leaks are counted
@@ -32,15 +35,16 @@ class Account(NamedTuple):
     delta: Fraction  # Σ of leaks, or Σδ
 
     def room_after(self, inside: Iterable[Cost], outside: Iterable[Cost] = ()) -> Account | None:
-        """What these streams leave, in exact arithmetic; None where they do not fit. `outside` are those over other
-        time ranges."""
+        """What these streams leave, in exact arithmetic; None where they do not fit. `outside` are
+        those over other time ranges."""
         most, delta = self.most, self.delta
         for cost in outside:
             if self.noise and cost.leak is None:
                 return None
             delta -= Fraction(cost.outside_at(self.total_epsilon))
         for cost in inside:
-            if cost.plain if self.noise else cost.chain and not cost.plain:  # promises of a chain would add up
+            # promises of a chain would add up
+            if cost.plain if self.noise else cost.chain and not cost.plain:
                 return None
             most -= Fraction(cost.mu) ** 2 if self.noise else Fraction(cost.budget.epsilon)
             delta -= Fraction(cost.leak_at(self.total_epsilon) if self.noise else cost.budget.delta)
@@ -48,12 +52,13 @@ class Account(NamedTuple):
 
 
 class Filter:
-    """Which streams fit into a total, in the order in which they are declared: half of δ is for noise alone, half for
-    promises alone, which then have all of ε.
+    """Which streams fit into a total, in the order in which they are declared: half of δ is for
+    noise alone, half for promises alone, which then have all of ε.
 
-    **Guarantee.** Streams of which every one, when it was declared, was admitted next to all earlier ones are together
-    (total.epsilon, total.delta)-DP. Number, kinds, budgets, time ranges and inputs may depend on everything released
-    before. Proof: `composition.proof.md`, sections 7 and 8. Assumes that each keeps its `Cost`. Tests:
+    **Guarantee.** Streams of which every one, when it was declared, was admitted next to all
+    earlier ones are together (total.epsilon, total.delta)-DP. Number, kinds, budgets, time ranges
+    and inputs may depend on everything released before. Proof: `composition.proof.md`, sections 7
+    and 8. Assumes that each keeps its `Cost`. Tests:
     `tests/privacy/test_privacy_adaptive.py::test_no_adaptive_choice_beats_the_total` and
     `tests/privacy/test_successors.py::test_ten_years_cost_one`.
     """
@@ -67,32 +72,50 @@ class Filter:
         self.noise = Account(True, total.epsilon, Fraction(0), Fraction(0))
         if self._delta >= LEAST_DELTA:
             leak = Fraction(round_down(rest * (1 - _FOR_NOISE)))
-            self.noise = Account(True, total.epsilon, Fraction(gaussian.mu_of(total.epsilon, self._delta)) ** 2, leak)
+            self.noise = Account(
+                True, total.epsilon, Fraction(gaussian.mu_of(total.epsilon, self._delta)) ** 2, leak
+            )
 
     def admits(self, costs: Sequence[Cost]) -> bool:
-        """Whether the last of these may be declared after the others. One alone may take everything. A person of a
-        chain is in several of its streams, so one account must hold all of these."""
+        """Whether the last of these may be declared after the others. One alone may take
+        everything. A person of a chain is in several of its streams, so one account must hold all
+        of these."""
         meetings = meetings_of(costs)
         alone = [len(one.inside) == 1 and self._keeps(one.inside[0], one) for one in meetings]
         if any(cost.chain for cost in costs):
-            return all(alone) or any(_least_room(account, meetings) for account in (self.noise, self.promises))
+            return all(alone) or any(
+                _least_room(account, meetings) for account in (self.noise, self.promises)
+            )
         shared = [one for one, kept in zip(meetings, alone, strict=True) if not kept]
         return all(self.noise.room_after(*one) or self.promises.room_after(*one) for one in shared)
 
     def _keeps(self, cost: Cost, meeting: Meeting) -> bool:
-        """Whether one stream that no other meets is within the total, by its promise or by its profile."""
-        epsilon, left = self.total.epsilon, Fraction(self.total.delta) - meeting.price_outside(self.total.epsilon)
+        """Whether one stream that no other meets is within the total, by its promise or by its
+        profile."""
+        epsilon, left = (
+            self.total.epsilon,
+            Fraction(self.total.delta) - meeting.price_outside(self.total.epsilon),
+        )
         if cost.budget.epsilon > epsilon or left < 0:
             return False
         if cost.plain or Fraction(cost.budget.delta) <= left:
             return Fraction(cost.budget.delta) <= left
-        return Fraction(gaussian.delta_upper(cost.mu, epsilon)) + Fraction(cost.leak_at(epsilon)) <= left
+        return (
+            Fraction(gaussian.delta_upper(cost.mu, epsilon)) + Fraction(cost.leak_at(epsilon))
+            <= left
+        )
 
-    def remaining(self, costs: Sequence[Cost], pure: bool, during: TimeRange | None = None) -> Cost | None:
-        """The largest cost of one kind that is admitted after these, for a stream over this range, or None."""
+    def remaining(
+        self, costs: Sequence[Cost], pure: bool, during: TimeRange | None = None
+    ) -> Cost | None:
+        """The largest cost of one kind that is admitted after these, for a stream over this range,
+        or None."""
         probe = Cost(replace(self.total, delta=0.0, calibration="tight"), during=during)
-        met = [one for one in meetings_of([*costs, probe]) if one.inside and one.inside[-1] is probe]
-        rests = [Meeting(one.inside[:-1], one.outside) for one in met]  # without the probe, which is the last one
+        met = [
+            one for one in meetings_of([*costs, probe]) if one.inside and one.inside[-1] is probe
+        ]
+        # without the probe, which is the last one
+        rests = [Meeting(one.inside[:-1], one.outside) for one in met]
         if not any(rest.inside for rest in rests):
             whole = Cost(probe.budget if pure else self.total, 0.0, during)
             if all(self._keeps(whole, rest) for rest in rests):
@@ -102,7 +125,11 @@ class Filter:
         most = Fraction(0) if room is None else room.most
         if not account.noise:
             epsilon = round_down(most)
-            return replace(probe, budget=replace(probe.budget, epsilon=epsilon)) if epsilon > 0 else None
+            return (
+                replace(probe, budget=replace(probe.budget, epsilon=epsilon))
+                if epsilon > 0
+                else None
+            )
         mu = root_down(most)
         # A small rest costs no ε at this δ; it is then stated at the smaller δ where it does.
         delta = min(self._delta, gaussian.delta_of(mu, 0.0) / 2) if mu else 0.0

@@ -1,7 +1,8 @@
 """Budget: how much one stream may reveal, about whom, and how much noise that costs.
 
-A budget is a promise (ε, δ) about all releases of a stream together. It names the adjacency, the protected unit
-and the calibration that turns the promise into noise. It holds numbers only and draws nothing.
+A budget is a promise (ε, δ) about all releases of a stream together. It names the adjacency, the
+protected unit and the calibration that turns the promise into noise. It holds numbers only and
+draws nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ class Touched(NamedTuple):
 
     @property
     def full_ticks(self) -> int | None:
-        """The ticks that it fills, the last perhaps in part, if it does as much as it may in each: the worst case."""
+        """The ticks that it fills, the last perhaps in part, if it does as much as it may in each:
+        the worst case."""
         if self.events is None or self.per_tick is None:
             return self.ticks
         return _least(self.ticks, -(-self.events // self.per_tick))
@@ -47,33 +49,37 @@ class Budget:
     Args:
         epsilon: ε > 0.
         delta: δ with 0 ≤ δ < 1; 0 is pure privacy.
-        adjacency: What a neighbouring stream is. "add-remove": one unit is absent in it; "replace": each event of one
-            unit is any other legal event in its place (`sentence` says it in full).
-        calibration: How the noise is computed: "tight" (exact, any ε), "classic" (Dwork and Roth) or "paper", the
-            last two for ε < 1 only.
-        unit: What is protected: one "event", or everything under one "user" id, of which the caps below say how much
-            is counted. Caps hold per user id and period; what is beyond them is dropped.
+        adjacency: What a neighbouring stream is. "add-remove": one unit is absent in it; "replace":
+            each event of one unit is any other legal event in its place (`sentence` says it in
+            full).
+        calibration: How the noise is computed: "tight" (exact, any ε), "classic" (Dwork and Roth)
+            or "paper", the last two for ε < 1 only.
+        unit: What is protected: one "event", or everything under one "user" id, of which the caps
+            below say how much is counted. Caps hold per user id and period; what is beyond them is
+            dropped.
         max_events: The most events that are counted for one user id.
         max_per_tick: The most events that are counted for one user id in one tick, the first ones.
         max_ticks: In how many ticks one user id counts: the first ones in which it has an event.
-        period: What one user id does in one period is protected, rather than all it ever does: a number of ticks, or
-            where ticks have times a calendar length such as "1d", "1w" or "4w", counted from the stream's start.
-            None: the whole stream is one period.
-        period_ticks: How many ticks a period has at most. Found by evercount: from `period`, or from the schedule.
+        period: What one user id does in one period is protected, rather than all it ever does: a
+            number of ticks, or where ticks have times a calendar length such as "1d", "1w" or "4w",
+            counted from the stream's start. None: the whole stream is one period.
+        period_ticks: How many ticks a period has at most. Found by evercount: from `period`, or
+            from the schedule.
 
     Raises:
         ParameterError: A number is outside its range, or the calibration cannot give this promise.
         UnknownName: An adjacency, calibration or unit that does not exist.
 
-    **Guarantee.** Gaussian noise of std `noise_multiplier()`·Δ, where Δ bounds ‖R(X − X′)‖_F over all
-    neighbours, makes all releases together (epsilon, delta)-DP for the adjacency and unit named.
-    Proof: `gaussian.proof.md`. It is assumed that Δ was computed for the same adjacency and unit. Test:
-    `tests/privacy/test_privacy_budget.py::test_noise_multiplier_meets_the_promise`.
+    **Guarantee.** Gaussian noise of std `noise_multiplier()`·Δ, where Δ bounds ‖R(X − X′)‖_F over
+    all neighbours, makes all releases together (epsilon, delta)-DP for the adjacency and unit
+    named. Proof: `gaussian.proof.md`. It is assumed that Δ was computed for the same adjacency and
+    unit. Test: `tests/privacy/test_privacy_budget.py::test_noise_multiplier_meets_the_promise`.
 
     >>> budget = Budget(epsilon=0.5, delta=1e-10)
     >>> round(budget.noise_multiplier(), 4)
     11.4362
-    >>> Budget(epsilon=0.5, delta=1e-10, calibration="paper").noise_multiplier() > budget.noise_multiplier()
+    >>> paper = Budget(epsilon=0.5, delta=1e-10, calibration="paper")
+    >>> paper.noise_multiplier() > budget.noise_multiplier()
     True
     """
 
@@ -104,30 +110,34 @@ class Budget:
                 continue
             if self.unit == "event":
                 raise ParameterError(
-                    f"{name}={given!r} has no meaning with unit='event', which protects one event. Use unit='user' to "
-                    "protect what a user does."
+                    f"{name}={given!r} has no meaning with unit='event', which protects one event. "
+                    "Use unit='user' to protect what a user does."
                 )
             if name == "period" and isinstance(given, str):
                 if not PERIOD_TEXT.fullmatch(given):
                     raise ParameterError(
-                        f"period={given!r:.80} is not a length of the calendar: write a whole number and d or w, such "
-                        "as 1d, 1w or 4w, or a number of ticks"
+                        f"period={given!r:.80} is not a length of the calendar: write a whole "
+                        "number and d or w, such as 1d, 1w or 4w, or a number of ticks"
                     )
                 continue
             object.__setattr__(self, name, check_count(name, given))
         if isinstance(self.period, int):
             object.__setattr__(self, "period_ticks", self.period)
         elif self.period is None and self.period_ticks is not None:
-            raise ParameterError("period_ticks says how long a period is, but there is no period: omit it")
+            raise ParameterError(
+                "period_ticks says how long a period is, but there is no period: omit it"
+            )
 
     @property
     def caps(self) -> tuple[int | None, int | None, int | None]:
-        """The most events, events of a tick, and ticks of one user id and period; None where there is no such cap."""
+        """The most events, events of a tick, and ticks of one user id and period; None where there
+        is no such cap."""
         return self.max_events, self.max_per_tick, self.max_ticks
 
     @property
     def neighbours(self) -> tuple[str, str, int | str | None]:
-        """Which two streams are neighbours, whatever is counted of them: adjacency, unit and period."""
+        """Which two streams are neighbours, whatever is counted of them: adjacency, unit and
+        period."""
         return self.adjacency, self.unit, self.period
 
     def touched(self, horizon: int | None = None) -> Touched:
@@ -140,10 +150,12 @@ class Budget:
             The numbers of ticks and events; None where nothing bounds them.
 
         Raises:
-            ParameterError: The period is a length of the calendar, and nobody has said how many ticks it has.
+            ParameterError: The period is a length of the calendar, and nobody has said how many
+                ticks it has.
 
-        **Guarantee.** After the caps, neighbours differ in at most `events` events, in at most `ticks` ticks, in each
-        in at most `per_tick` events, and all of these ticks lie within `span` consecutive ones. Test:
+        **Guarantee.** After the caps, neighbours differ in at most `events` events, in at most
+        `ticks` ticks, in each in at most `per_tick` events, and all of these ticks lie within
+        `span` consecutive ones. Test:
         `tests/queries/test_user_cap.py::test_neighbours_differ_by_what_is_touched`.
 
         >>> Budget(1.0, 1e-6, unit="user", max_per_tick=2, max_ticks=30, period=365).touched()
@@ -165,7 +177,7 @@ class Budget:
         """Whether δ = 0. Only Laplace trees give that; everything Gaussian refuses it."""
         return self.delta == 0
 
-    # -- the same promise in other parameters ----------------------------------------------------------------
+    # -- the same promise in other parameters ------------------------------------------------------
 
     @classmethod
     def from_mu(cls, mu: float, delta: float, **promise: Any) -> Budget:
@@ -180,10 +192,11 @@ class Budget:
             The budget.
 
         Raises:
-            ParameterError: A number is outside its range, or δ alone covers the mechanism (ε would be 0).
+            ParameterError: A number is outside its range, or δ alone covers the mechanism (ε would
+                be 0).
 
-        **Guarantee.** The result's `.mu` is at most `mu` (so it never spends more than asked), and smaller by
-        a relative 1e-9 at most. Test:
+        **Guarantee.** The result's `.mu` is at most `mu` (so it never spends more than asked), and
+        smaller by a relative 1e-9 at most. Test:
         `tests/privacy/test_privacy_budget.py::test_from_mu_and_from_rho_never_buy_more_than_asked`.
 
         >>> round(Budget.from_mu(1.0, 1e-6).epsilon, 3)
@@ -197,8 +210,8 @@ class Budget:
             step *= 2
         if epsilon <= 0 or gaussian.mu_of(epsilon, delta) > mu:
             raise ParameterError(
-                f"at delta={delta!r} a mechanism with mu={mu!r} costs no epsilon: delta alone covers it. Choose a "
-                f"delta well below {gaussian.delta_of(mu, 0.0):.3g}."
+                f"at delta={delta!r} a mechanism with mu={mu!r} costs no epsilon: delta alone "
+                f"covers it. Choose a delta well below {gaussian.delta_of(mu, 0.0):.3g}."
             )
         return cls(epsilon, delta, **promise)
 
@@ -206,8 +219,8 @@ class Budget:
     def from_rho(cls, rho: float, delta: float, **promise: Any) -> Budget:
         """The tight budget at `delta` of Gaussian noise that is ρ-zCDP, ρ = Δ²/2σ².
 
-        ρ fixes σ, and the Gaussian mechanism with that σ is exactly √(2ρ)-Gaussian-DP, so the conversion
-        loses nothing. The result's `.rho` is at most `rho`.
+        ρ fixes σ, and the Gaussian mechanism with that σ is exactly √(2ρ)-Gaussian-DP, so the
+        conversion loses nothing. The result's `.rho` is at most `rho`.
 
         Args:
             rho: The zCDP parameter Δ²/2σ².
@@ -218,12 +231,15 @@ class Budget:
             The budget.
 
         Raises:
-            ParameterError: A number is outside its range, or δ alone covers the mechanism (ε would be 0).
+            ParameterError: A number is outside its range, or δ alone covers the mechanism (ε would
+                be 0).
 
         >>> round(Budget.from_rho(0.5, 1e-6).epsilon, 3)
         4.887
         """
-        return cls.from_mu(gaussian.root_down(2 * Fraction(check_positive("rho", rho))), delta, **promise)
+        return cls.from_mu(
+            gaussian.root_down(2 * Fraction(check_positive("rho", rho))), delta, **promise
+        )
 
     @property
     def mu(self) -> float:
@@ -249,7 +265,8 @@ class Budget:
         return gaussian.multiplier(self.calibration, self.epsilon, self.delta)
 
     def reserve(self, numeric_delta: float) -> Budget:
-        """The budget left for the ideal mechanism when `numeric_delta` of δ is set aside for numerical error.
+        """The budget left for the ideal mechanism when `numeric_delta` of δ is set aside for
+        numerical error.
 
         Args:
             numeric_delta: The part of δ to set aside, ≥ 0 and below δ.
@@ -260,8 +277,8 @@ class Budget:
         Raises:
             ParameterError: It is negative, or nothing would be left.
 
-        **Guarantee.** The result's δ plus `numeric_delta` is at most this δ, in exact arithmetic. Test:
-        `tests/privacy/test_privacy_budget.py::test_reserve_rounds_down`.
+        **Guarantee.** The result's δ plus `numeric_delta` is at most this δ, in exact arithmetic.
+        Test: `tests/privacy/test_privacy_budget.py::test_reserve_rounds_down`.
 
         >>> Budget(0.5, 1e-10).reserve(2.5e-11).delta
         7.5e-11
@@ -271,21 +288,22 @@ class Budget:
             raise ParameterError(f"numeric_delta must not be negative, got {numeric_delta!r}")
         if reserved >= self.delta:
             raise ParameterError(
-                f"the numerical error needs delta {reserved!r} and the budget has {self.delta!r}: nothing is left for "
-                "the noise. Choose a larger delta or compute with more bits."
+                f"the numerical error needs delta {reserved!r} and the budget has {self.delta!r}: "
+                "nothing is left for the noise. Choose a larger delta or compute with more bits."
             )
         return replace(self, delta=gaussian.round_down(Fraction(self.delta) - Fraction(reserved)))
 
-    # -- words and data --------------------------------------------------------------------------------------
+    # -- words and data ----------------------------------------------------------------------------
 
     def sentence(self) -> str:
-        """The guarantee in one plain sentence, with numbers rounded up. A stream says more: who keeps to the cap.
+        """The guarantee in one plain sentence, with numbers rounded up. A stream says more: who
+        keeps to the cap.
 
         Returns:
             The sentence.
 
         >>> print(Budget(0.5, 1e-10).sentence())
-        All releases together protect any one event: the probability of any outcome is at most e^0.5 times ...
+        All releases together protect any one event: the probability of any outcome is at most ...
         """
         return guarantee_text(self).sentence
 

@@ -1,7 +1,9 @@
-"""guarantee_text: every sentence about what a stream protects, made from its budget and from who keeps to the cap.
+"""guarantee_text: every sentence about what a stream protects, made from its budget and from who
+keeps to the cap.
 
-The library, files, the service with its dashboard, Spark and the page for lawyers print these texts and no others, so a
-claim is worded once. What the words say is proved in `queries/user_cap.proof.md` and `queries/distinct_users.proof.md`.
+The library, files, the service with its dashboard, Spark and the page for lawyers print these texts
+and no others, so a claim is worded once. What the words say is proved in
+`queries/user_cap.proof.md` and `queries/distinct_users.proof.md`.
 """
 
 from __future__ import annotations
@@ -18,13 +20,15 @@ if TYPE_CHECKING:
     from evercount.privacy.composition import Cost
 
 Enforced = Literal["evercount", "caller", "query", "revised"]
-"""Who keeps to the caps, where persons are protected: evercount (a stream whose ticks name users, files, the service,
-Spark), the caller by a promise (`capped=True`), or the query, which reads ids from events and needs no cap. "revised":
-evercount, by the time of the event and not by when it is counted (`engine/revisions.proof.md`)."""
+"""Who keeps to the caps, where persons are protected: evercount (a stream whose ticks name users,
+files, the service, Spark), the caller by a promise (`capped=True`), or the query, which reads ids
+from events and needs no cap. "revised": evercount, by the time of the event and not by when it is
+counted (`engine/revisions.proof.md`)."""
 
 
 MANUAL = "manual"
-"""The declared tick length of a stream that is closed by hand: no clock says which events a tick counts."""
+"""The declared tick length of a stream that is closed by hand: no clock says which events a tick
+counts."""
 _UNITS = {"ms": "millisecond", "s": "second", "m": "minute", "h": "hour", "d": "day", "w": "week"}
 
 
@@ -36,13 +40,14 @@ class GuaranteeText:
         sentence: the formal claim in one sentence, with its numbers rounded up.
         who: who is protected.
         question: what readers find out little about, to follow "find out about".
-        strength: how strong the guarantee is, in two sentences, with numbers rounded so that they hold.
+        strength: how strong the guarantee is, in two sentences, with numbers rounded so that they
+            hold.
         not_protected: what the guarantee does not cover, one sentence or more each.
         letter: several paragraphs for readers without mathematics, a privacy notice for example.
 
     >>> from evercount import Budget
     >>> guarantee_text(Budget(1.0, 1e-6)).strength[0]
-    'Whatever is published is at most 2.72 times as likely with the event as without it, plus a chance of at most ...'
+    'Whatever is published is at most 2.72 times as likely with the event as without it, plus ...'
     """
 
     sentence: str
@@ -65,14 +70,17 @@ class _Words:
     unit: str  # what is protected, as a sentence and what follows from it for a person
 
 
-def guarantee_text(budget: Budget, enforced: Enforced = "evercount", tick: str = MANUAL) -> GuaranteeText:
+def guarantee_text(
+    budget: Budget, enforced: Enforced = "evercount", tick: str = MANUAL
+) -> GuaranteeText:
     """The guarantee of all releases of one stream together, in words.
 
-    **Guarantee.** Each text speaks of the neighbours for which the sensitivity is proved and of no others: one event
-    that is absent, or another one in its place; all events under one id absent (with periods, all that belong to the
-    ticks of one of them, counted or beyond the cap); each counted event under an id another one in its place, with the
-    places of all of them kept (`user_cap.proof.md`); or, where a query reads ids from events, everything under an id
-    replaced by anything under one id that occurs nowhere else (`distinct_users.proof.md`). Tests:
+    **Guarantee.** Each text speaks of the neighbours for which the sensitivity is proved and of no
+    others: one event that is absent, or another one in its place; all events under one id absent
+    (with periods, all that belong to the ticks of one of them, counted or beyond the cap); each
+    counted event under an id another one in its place, with the places of all of them kept
+    (`user_cap.proof.md`); or, where a query reads ids from events, everything under an id replaced
+    by anything under one id that occurs nowhere else (`distinct_users.proof.md`). Tests:
     tests/privacy/test_guarantee_text.py::test_printed_neighbours_are_covered,
     ::test_a_vacated_place_under_the_cap_is_no_counterexample and ::test_every_sentence.
 
@@ -89,20 +97,24 @@ def guarantee_text(budget: Budget, enforced: Enforced = "evercount", tick: str =
     'what an event was'
     """
     tick = tick_word(tick)
-    words = _event_words(budget) if budget.unit == "event" else _person_words(budget, enforced, tick)
+    words = (
+        _event_words(budget) if budget.unit == "event" else _person_words(budget, enforced, tick)
+    )
     limits = _not_protected(budget, enforced, words, _within(budget, enforced, tick))
     strength = _strength(budget, words)
     letter = _letter(words, strength, limits)
-    return GuaranteeText(_sentence(budget, words), words.unit, words.question, strength, limits, letter)
+    return GuaranteeText(
+        _sentence(budget, words), words.unit, words.question, strength, limits, letter
+    )
 
 
 def successor_text(cost: Cost) -> str:
     """What the next stream of the same kind costs once this one is over: for the next year, say.
 
-    **Guarantee.** It says that a successor costs nothing more only where every protected unit lies in one of the two
-    ranges; else it states what both together keep (`compose`). Tests: tests/privacy/test_successors.py, test_the_text
-    and test_persons_who_come_back_cost_the_sum; tests/privacy/test_periods_together.py,
-    test_what_is_said_of_a_successor.
+    **Guarantee.** It says that a successor costs nothing more only where every protected unit lies
+    in one of the two ranges; else it states what both together keep (`compose`). Tests:
+    tests/privacy/test_successors.py, test_the_text and test_persons_who_come_back_cost_the_sum;
+    tests/privacy/test_periods_together.py, test_what_is_said_of_a_successor.
 
     Args:
         cost: what the stream costs (`Stream.cost`).
@@ -122,29 +134,33 @@ def successor_text(cost: Cost) -> str:
         return f"A new stream{alike} {whom} again: both together keep {_promise_of_two(cost)}."
     if cost.chain:
         return (
-            "The stream that is renewed from this one costs nothing more, because it continues with what persons have "
-            f"used of their caps: both together keep {stated_promise(budget)}."
+            "The stream that is renewed from this one costs nothing more, because it continues "
+            "with what persons have used of their caps: both together keep "
+            f"{stated_promise(budget)}."
         )
     one = "each event is" if budget.unit == "event" else "what a person does in one period is"
     later = "" if budget.unit == "event" else " and a whole number of periods after this start"
     free = (
-        f"A new stream that starts at this end or later{later} costs nothing more: {one} in only one of the two, and "
-        f"both together keep {stated_promise(budget)}."
+        f"A new stream that starts at this end or later{later} costs nothing more: {one} in only "
+        f"one of the two, and both together keep {stated_promise(budget)}."
     )
     if cost.span == cost.during:
         return free
     return (
-        "A new stream that starts at this end, in the middle of a period, counts what the same persons do in that "
-        f"period again: both together keep {_promise_of_two(cost)}. {free}"
+        "A new stream that starts at this end, in the middle of a period, counts what the same "
+        f"persons do in that period again: both together keep {_promise_of_two(cost)}. {free}"
     )
 
 
 def _promise_of_two(cost: Cost) -> str:
     """State what two streams of this cost keep together that count the same units."""
-    from evercount.privacy.composition import compose  # it needs budgets, and budgets need these texts
+    # it needs budgets, and budgets need these texts
+    from evercount.privacy.composition import compose
     from evercount.privacy.time_range import TimeRange
 
-    same_time = None if cost.budget.period is None else TimeRange(0, None, MANUAL, "the same periods")
+    same_time = (
+        None if cost.budget.period is None else TimeRange(0, None, MANUAL, "the same periods")
+    )
     return stated_promise(compose([replace(cost, during=same_time)] * 2))
 
 
@@ -161,19 +177,22 @@ def stated_unit(budget: Budget) -> str:
 
 
 def guess_chance(budget: Budget) -> float:
-    """The largest chance of a right guess which of two equally likely cases holds: (e^ε + δ)/(1 + e^ε). It follows from
-    a total variation of at most (e^ε − 1 + 2δ)/(e^ε + 1)."""
+    """The largest chance of a right guess which of two equally likely cases holds: (e^ε + δ)/(1 +
+    e^ε). It follows from a total variation of at most (e^ε − 1 + 2δ)/(e^ε + 1)."""
     away = math.exp(-budget.epsilon)
     return min(1.0, (1 + budget.delta * away) / (1 + away))
 
 
 def _event_words(budget: Budget) -> _Words:
     unit = (
-        "Every single event. Someone who causes several events is protected for each of them, but less well for all of "
-        "them together."
+        "Every single event. Someone who causes several events is protected for each of them, but "
+        "less well for all of them together."
     )
     if budget.adjacency == "add-remove":
-        changed, question = "if that event had been left out", "whether an event is in the data at all"
+        changed, question = (
+            "if that event had been left out",
+            "whether an event is in the data at all",
+        )
         return _Words("any one event", changed, question, "with the event as without it", "", unit)
     return _Words(
         "any one event",
@@ -187,7 +206,8 @@ def _event_words(budget: Budget) -> _Words:
 
 def _person_words(budget: Budget, enforced: Enforced, tick: str) -> _Words:
     within, cap = _within(budget, enforced, tick), _cap(budget, enforced, tick)
-    # all of it, and not what is counted of it: without that, other events would take its places under the cap
+    # all of it, and not what is counted of it: without that, other events would take its places
+    # under the cap
     comes, came, at, there = ("",) * 4
     if within:
         comes, came = "that comes up for counting ", "that came up for counting "
@@ -200,14 +220,25 @@ def _person_words(budget: Budget, enforced: Enforced, tick: str) -> _Words:
     everything = f"everything {comes}under the id{at}"
     if budget.adjacency == "add-remove":
         changed = f"if everything {came}under that id{there} had been left out"
-        asked = f"was counted under a person's id{at}" if within else "under a person's id is in the data at all"
-        return _Words(protected, changed, f"whether anything {asked}", f"with {everything} as without it", "", unit)
+        asked = (
+            f"was counted under a person's id{at}"
+            if within
+            else "under a person's id is in the data at all"
+        )
+        return _Words(
+            protected,
+            changed,
+            f"whether anything {asked}",
+            f"with {everything} as without it",
+            "",
+            unit,
+        )
     if enforced == "query":
         question = "was counted" if within else "is"
         return _Words(
             protected,
-            f"if everything {came}under that id{there} had been anything else{there} under one id that occurs nowhere "
-            "else",
+            f"if everything {came}under that id{there} had been anything else{there} under one id "
+            "that occurs nowhere else",
             f"what {question} under a person's id{at}, and which id that is",
             f"with {everything} as with anything else under one id of its own",
             "That someone was counted: this guarantee hides who it was, when and under what.",
@@ -215,8 +246,8 @@ def _person_words(budget: Budget, enforced: Enforced, tick: str) -> _Words:
         )
     return _Words(
         protected,
-        f"if each event counted under that id{there} had been any other legal event in its place (under the same id, "
-        "at the same time and in the same order)",
+        f"if each event counted under that id{there} had been any other legal event in its place "
+        "(under the same id, at the same time and in the same order)",
         f"what the events under a person's id{at} were",
         "with the events under the id as with any others in their places",
         "That an id has events, how many and when: this guarantee hides what the events were.",
@@ -228,8 +259,13 @@ def _within(budget: Budget, enforced: Enforced = "evercount", tick: str = "tick"
     """In which time an id is protected; empty for all time.
 
     >>> from evercount import Budget
-    >>> [_within(Budget(1.0, 0, unit="user", max_per_tick=1, period=p)) for p in ("1d", "4w", 1, 30, None)]
-    ['on one day', 'within one period of 4 weeks', 'in one tick', 'within one period of 30 ticks', '']
+    >>> for period in ("1d", "4w", 1, 30, None):
+    ...     _within(Budget(1.0, 0, unit="user", max_per_tick=1, period=period))
+    'on one day'
+    'within one period of 4 weeks'
+    'in one tick'
+    'within one period of 30 ticks'
+    ''
     """
     if budget.period is None:
         return ""
@@ -277,7 +313,9 @@ def _counted(budget: Budget, enforced: Enforced = "evercount", tick: str = "tick
     if each is not None:
         first = f"its first {'event' if each == 1 else f'{each} events'}"
         comes = "that comes" if each == 1 else "that come"
-        parts.append(f"{first} {comes} in one {tick}" if enforced == "revised" else f"{first} of each {tick}")
+        parts.append(
+            f"{first} {comes} in one {tick}" if enforced == "revised" else f"{first} of each {tick}"
+        )
     if ticks is not None:
         where = f"the first {tick if ticks == 1 else f'{ticks} {_several(tick)}'} in which it has"
         parts.append(f"in {where} one" if parts else f"what it does in {where} an event")
@@ -299,7 +337,8 @@ def _cap(budget: Budget, enforced: Enforced, tick: str) -> str:
 
 
 def counted_text(budget: Budget, enforced: Enforced = "evercount", tick: str = MANUAL) -> str:
-    """What the published numbers and their intervals are about, where not all events are counted; else empty.
+    """What the published numbers and their intervals are about, where not all events are counted;
+    else empty.
 
     Args:
         budget: the promise.
@@ -309,46 +348,63 @@ def counted_text(budget: Budget, enforced: Enforced = "evercount", tick: str = M
     Returns:
         One sentence, or an empty text.
 
-    **Guarantee.** Intervals hold for the numbers of counted events: true sums are those after the caps. Test:
-    tests/privacy/test_guarantee_text.py::test_numbers_are_about_counted_events.
+    **Guarantee.** Intervals hold for the numbers of counted events: true sums are those after the
+    caps. Test: tests/privacy/test_guarantee_text.py::test_numbers_are_about_counted_events.
 
     >>> from evercount import Budget
     >>> counted_text(Budget(1.0, 0, unit="user", max_events=5, period="1d"))
-    'Numbers and intervals are about counted events: of each id, evercount counts at most its first 5 events of a ...'
+    'Numbers and intervals are about counted events: of each id, evercount counts at most its ...'
     """
     if not _counted(budget):
         return ""
-    return f"Numbers and intervals are about counted events: of each id, {_cap(budget, enforced, tick_word(tick))}."
+    return (
+        "Numbers and intervals are about counted events: of each id, "
+        f"{_cap(budget, enforced, tick_word(tick))}."
+    )
 
 
 def _sentence(budget: Budget, words: _Words) -> str:
     failure = f", plus {stated(budget.delta)}" if budget.delta else ""
     return (
-        f"All releases together protect {words.protected}: the probability of any outcome is at most "
-        f"e^{stated(budget.epsilon)} times what it would be {words.changed}{failure} "
+        f"All releases together protect {words.protected}: the probability of any outcome is at "
+        f"most e^{stated(budget.epsilon)} times what it would be {words.changed}{failure} "
         f"({stated_promise(budget)}, {stated_unit(budget)})."
     )
 
 
-def _not_protected(budget: Budget, enforced: Enforced, words: _Words, within: str) -> tuple[str, ...]:
+def _not_protected(
+    budget: Budget, enforced: Enforced, words: _Words, within: str
+) -> tuple[str, ...]:
     half = "the guarantee is only about half as strong, and so on."
     several = f"A person with several ids, taken together. For two ids {half}"
     if budget.unit == "event":
         several = f"Many events of one person taken together. For two events {half}"
-    lasting = f"What one id does over a longer time, taken together. For two such times ({within}) {half}"
+    lasting = (
+        f"What one id does over a longer time, taken together. For two such times ({within}) {half}"
+    )
     promised = (
-        "Ids for which more is counted than the caller promised: only the caller has checked that there are none."
+        "Ids for which more is counted than the caller promised: only the caller has checked that "
+        "there are none."
     )
     items = (
-        "Facts about everyone. If the numbers show that a disease spreads in a region, that is learned about all who "
-        "live there, in the data or not.",
+        "Facts about everyone. If the numbers show that a disease spreads in a region, that is "
+        "learned about all who live there, in the data or not.",
         several,
         lasting if within else "",
         promised if budget.unit == "user" and enforced == "caller" else "",
         words.shown,
-        "What is public anyway: the list of cells, the times of publication, and that these statistics exist.",
-        "The operator. Events are collected and added up before the noise; the guarantee is about what is published.",
-        "Other publications about the same events. Each new one makes the guarantee for all of them together weaker.",
+        (
+            "What is public anyway: the list of cells, the times of publication, and that these "
+            "statistics exist."
+        ),
+        (
+            "The operator. Events are collected and added up before the noise; the guarantee is "
+            "about what is published."
+        ),
+        (
+            "Other publications about the same events. Each new one makes the guarantee for all of "
+            "them together weaker."
+        ),
     )
     return tuple(item for item in items if item)
 
@@ -356,26 +412,31 @@ def _not_protected(budget: Budget, enforced: Enforced, words: _Words, within: st
 def _strength(budget: Budget, words: _Words) -> tuple[str, str]:
     epsilon, delta = stated(budget.epsilon), stated(budget.delta)
     factor = _digits(math.exp(budget.epsilon), up=True) if budget.epsilon <= 20 else f"e^{epsilon}"
-    exception = f", plus a chance of at most 1 in {_digits(1 / Decimal(delta), up=False)}" if budget.delta else ""
+    exception = (
+        f", plus a chance of at most 1 in {_digits(1 / Decimal(delta), up=False)}"
+        if budget.delta
+        else ""
+    )
     chance = _digits(100 * guess_chance(budget), up=True)
     return (
-        f"Whatever is published is at most {factor} times as likely {words.compared}{exception} (epsilon {epsilon}, "
-        f"delta {delta}).",
-        "Someone who has to guess which of two equally likely cases is true can be right with a chance of at most "
-        f"{chance} %; blind guessing gives 50 %.",
+        f"Whatever is published is at most {factor} times as likely {words.compared}{exception} "
+        f"(epsilon {epsilon}, delta {delta}).",
+        "Someone who has to guess which of two equally likely cases is true can be right with a "
+        f"chance of at most {chance} %; blind guessing gives 50 %.",
     )
 
 
 def _letter(words: _Words, strength: tuple[str, str], limits: tuple[str, ...]) -> str:
     paragraphs = (
-        "We publish statistics that are updated for as long as the system runs. Before each publication a computer "
-        "adds random noise. The noise is chosen so that all publications together reveal little about "
-        f"{words.question}.",
+        "We publish statistics that are updated for as long as the system runs. Before each "
+        "publication a computer adds random noise. The noise is chosen so that all publications "
+        f"together reveal little about {words.question}.",
         f"Who is protected: {words.unit[0].lower()}{words.unit[1:]}",
         f'"Little" has a number. {" ".join(strength)}',
-        "The guarantee does not depend on what the reader already knows, on other data that may appear in future, or "
-        "on the computers of an attacker who cannot break AES-256 encryption or the keyed hash function BLAKE2b. It is "
-        "a mathematical theorem, and anyone can test the program that keeps it.",
+        "The guarantee does not depend on what the reader already knows, on other data that may "
+        "appear in future, or on the computers of an attacker who cannot break AES-256 encryption "
+        "or the keyed hash function BLAKE2b. It is a mathematical theorem, and anyone can test the "
+        "program that keeps it.",
         "The guarantee does not say that nothing can be learned. It does not cover:",
         "\n".join(f"- {item}" for item in limits),
     )

@@ -1,8 +1,9 @@
-"""Ledger: one total budget, spent by several streams about the same events; it refuses to overspend.
+"""Ledger: one total budget, spent by several streams about the same events; it refuses to
+overspend.
 
-Entries are immutable and only ever added. Which fit is decided by `accounts.py`. With a path the ledger is kept in a
-file that one Ledger at a time has open, and that shows when entries were changed or removed (`ledger_file.py`). A
-ledger is never copied.
+Entries are immutable and only ever added. Which fit is decided by `accounts.py`. With a path the
+ledger is kept in a file that one Ledger at a time has open, and that shows when entries were
+changed or removed (`ledger_file.py`). A ledger is never copied.
 """
 
 from __future__ import annotations
@@ -45,33 +46,37 @@ class Ledger:
     """What has been spent of `total`. Safe to use from several threads.
 
     Args:
-        total: the budget that all entries share. For a file that exists it may be omitted, else it must be the same.
-        path: the file that keeps the ledger; it is created, or continued, and locked until `close` or the end of the
-            with-block. None: the ledger lives in this process only.
-        key: 16 to 64 random bytes that key the chain of a file. With it nobody who lacks the key can change, remove or
-            add entries unseen; without it only accidents and careless edits are seen (`ledger_file.py`).
+        total: the budget that all entries share. For a file that exists it may be omitted, else it
+            must be the same.
+        path: the file that keeps the ledger; it is created, or continued, and locked until `close`
+            or the end of the with-block. None: the ledger lives in this process only.
+        key: 16 to 64 random bytes that key the chain of a file. With it nobody who lacks the key
+            can change, remove or add entries unseen; without it only accidents and careless edits
+            are seen (`ledger_file.py`).
         head: where the head of the chain is kept; default `<path>.head`.
-        adopt: accept a file whose head is missing or names another copy. Only if nothing was spent elsewhere since.
+        adopt: accept a file whose head is missing or names another copy. Only if nothing was spent
+            elsewhere since.
         wait: wait until another Ledger has closed the file, instead of refusing.
 
     Raises:
         ParameterError: no total where one is needed, or key, head or adopt without a path.
         StoreError: the file is locked by another ledger, was changed, or is a copy.
 
-    All entries are Gaussian noise within half of δ, or their promises add up to no more than ε and half of δ. One entry
-    alone may take everything.
+    All entries are Gaussian noise within half of δ, or their promises add up to no more than ε and
+    half of δ. One entry alone may take everything.
 
-    **Guarantee.** The streams of all entries together are (total.epsilon, total.delta)-DP, even where they run side by
-    side and where inputs, and number, kind and budget of the streams, depend on earlier releases. Assumes that each
-    stream keeps its `Cost`, and that everything released about these events is in this ledger. Streams over disjoint
-    time ranges share the total only where a unit can be in both. Proof: `composition.proof.md`, sections 7 and 8.
-    Tests: `tests/privacy/test_privacy_adaptive.py`, test_no_adaptive_choice_beats_the_total;
+    **Guarantee.** The streams of all entries together are (total.epsilon, total.delta)-DP, even
+    where they run side by side and where inputs, and number, kind and budget of the streams, depend
+    on earlier releases. Assumes that each stream keeps its `Cost`, and that everything released
+    about these events is in this ledger. Streams over disjoint time ranges share the total only
+    where a unit can be in both. Proof: `composition.proof.md`, sections 7 and 8. Tests:
+    `tests/privacy/test_privacy_adaptive.py`, test_no_adaptive_choice_beats_the_total;
     `tests/privacy/test_privacy_ledger.py`, test_mixtures_never_exceed_their_total;
     `tests/privacy/test_successors.py`, test_ten_years_cost_one.
 
-    One budget is spent once: a copy of the object (copy, pickle, fork) cannot spend, a second Ledger on the same file
-    is refused while the first is open, and a copy of the file is refused. A spend is on the disk before `spend`
-    returns. Tests: `tests/privacy/test_privacy_ledger_file.py`.
+    One budget is spent once: a copy of the object (copy, pickle, fork) cannot spend, a second
+    Ledger on the same file is refused while the first is open, and a copy of the file is refused. A
+    spend is on the disk before `spend` returns. Tests: `tests/privacy/test_privacy_ledger_file.py`.
 
     >>> ledger = Ledger(Budget(1.0, 1e-9))
     >>> ledger.spend("by another program", Budget(0.5, 1e-10)).name
@@ -93,7 +98,9 @@ class Ledger:
         if total is not None and not isinstance(total, Budget):
             raise ParameterError(f"a ledger starts from a Budget, not {type(total).__name__}.")
         if path is None and (total is None or key is not None or head is not None or adopt):
-            raise ParameterError("a ledger without a path starts from a Budget; key, head and adopt go with a path.")
+            raise ParameterError(
+                "a ledger without a path starts from a Budget; key, head and adopt go with a path."
+            )
         self._entries: tuple[Entry, ...] = ()
         self._lock = threading.Lock()
         self._process = os.getpid()
@@ -115,16 +122,24 @@ class Ledger:
         if not file.records:
             if asked is None:
                 file.path.unlink()  # an empty file that this call has made
-                raise ParameterError(f"there is no ledger at {file.path}: give its total to start one")
+                raise ParameterError(
+                    f"there is no ledger at {file.path}: give its total to start one"
+                )
             file.begin({"total": asked.to_dict(), "plain": None})
             return asked
         try:
             total = Budget.from_dict(file.records[0]["total"])
             if file.records[0]["plain"] is not None:
-                raise ParameterError("it has a separate part for pure streams, which is not supported")
-            self._entries = tuple(Entry(one["name"], Cost.from_dict(one["cost"])) for one in file.records[1:])
+                raise ParameterError(
+                    "it has a separate part for pure streams, which is not supported"
+                )
+            self._entries = tuple(
+                Entry(one["name"], Cost.from_dict(one["cost"])) for one in file.records[1:]
+            )
         except (EvercountError, KeyError, TypeError, ValueError) as error:
-            raise SnapshotError(f"the ledger {file.path} is damaged or was changed: {error}") from error
+            raise SnapshotError(
+                f"the ledger {file.path} is damaged or was changed: {error}"
+            ) from error
         if asked is not None and asked != total:
             raise ParameterError(f"the ledger's total is {total!r}: omit it, or give the same.")
         return total
@@ -137,24 +152,30 @@ class Ledger:
     def __enter__(self) -> Ledger:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
         self.close()
 
     def __del__(self) -> None:
         if getattr(self, "_file", None) is not None:
             self.close()
 
-    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:  # what `copy` and `pickle` both ask
+    # what `copy` and `pickle` both ask
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         raise ParameterError(
-            "a ledger is not copied or pickled: two copies would spend one budget twice. Pass the ledger itself, or "
-            "keep it in a file (path=…), and open that where it is needed"
+            "a ledger is not copied or pickled: two copies would spend one budget twice. Pass the "
+            "ledger itself, or keep it in a file (path=…), and open that where it is needed"
         )
 
     def _check_may_spend(self) -> None:
         if self._process != os.getpid():
             raise ParameterError(
-                "this ledger was opened before a fork: parent and child would spend one budget twice. Open it in the "
-                "process that spends, Ledger(path=…)."
+                "this ledger was opened before a fork: parent and child would spend one budget "
+                "twice. Open it in the process that spends, Ledger(path=…)."
             )
         if self._file is not None and self._file.closed:
             raise ParameterError(f"the ledger {self._file.path} is closed: open it again.")
@@ -165,7 +186,8 @@ class Ledger:
         return self._filter.total
 
     def sentence(self, more: Iterable[Cost] = ()) -> str:
-        """What the streams of all entries promise together, in words; the total holds whatever they are.
+        """What the streams of all entries promise together, in words; the total holds whatever they
+        are.
 
         Args:
             more: Costs that are not entered yet.
@@ -187,7 +209,10 @@ class Ledger:
         try:
             check_periods(costs)
         except ParameterError:  # entered before periods were compared
-            return f"{count}, whose periods begin at different times, so that they cannot be added up, {total}"
+            return (
+                f"{count}, whose periods begin at different times, so that they cannot be added "
+                f"up, {total}"
+            )
         return f"{count}, together {stated_promise(compose(costs))}, {total}"
 
     @property
@@ -199,11 +224,12 @@ class Ledger:
         """Record a stream and return its entry, or raise BudgetExceeded with nothing recorded.
 
         Args:
-            name: The name of the entry, used by no other. `Stream(..., ledger=...)` takes one that tells the stream
-                (its secret and its declaration) from every other.
-            cost: What the stream costs (`Stream.cost`), about the unit of the total. A Budget is its promise alone:
-                that is right for every mechanism that keeps it, and more than Gaussian noise costs. A sparse counter
-                with δ > 0 has a pure part and a Gaussian one, and takes two entries (`SparsePlan.budgets`).
+            name: The name of the entry, used by no other. `Stream(..., ledger=...)` takes one that
+                tells the stream (its secret and its declaration) from every other.
+            cost: What the stream costs (`Stream.cost`), about the unit of the total. A Budget is
+                its promise alone: that is right for every mechanism that keeps it, and more than
+                Gaussian noise costs. A sparse counter with δ > 0 has a pure part and a Gaussian
+                one, and takes two entries (`SparsePlan.budgets`).
 
         Returns:
             The new entry.
@@ -246,9 +272,10 @@ class Ledger:
             raise ParameterError(f"an entry needs a name, got {name!r}")
         if any(one.name == name for one in self._entries):
             raise ParameterError(
-                f"the ledger already has an entry {name!r}. A stream that has spent continues from its snapshot with "
-                "Stream.restore, which spends nothing; if it was lost before its first release, start again with a new "
-                "secret, which spends again. Anything else needs a name of its own."
+                f"the ledger already has an entry {name!r}. A stream that has spent continues from "
+                "its snapshot with Stream.restore, which spends nothing; if it was lost before its "
+                "first release, start again with a new secret, which spends again. Anything else "
+                "needs a name of its own."
             )
         check_one_unit([Cost(self.total), *earlier, entry.cost])
         check_periods([entry.cost], earlier)
@@ -260,14 +287,15 @@ class Ledger:
 
         Args:
             pure: Whether it must have δ = 0, as it always does where the total is pure.
-            during: The time range of the stream (`StreamDeclaration.during`); None: it may meet every event.
+            during: The time range of the stream (`StreamDeclaration.during`); None: it may meet
+                every event.
 
         Returns:
             The cost, or None if nothing of that kind is left.
 
         Raises:
-            ParameterError: Persons are protected in periods, and `during` does not say that its own begin when those
-                of all entries do.
+            ParameterError: Persons are protected in periods, and `during` does not say that its own
+                begin when those of all entries do.
         """
         earlier = [entry.cost for entry in self._entries]
         check_periods([Cost(self.total, during=during)], earlier)
@@ -277,17 +305,17 @@ class Ledger:
         total, cost = self.total, entry.cost
         if total.pure and not cost.budget.pure:
             return (
-                f"{entry.name!r} is not pure (its delta is {cost.budget.delta:g}), and the total has delta=0, which "
-                "only pure mechanisms keep. Spend Budget(epsilon, delta=0), or start the ledger with a small positive "
-                "delta."
+                f"{entry.name!r} is not pure (its delta is {cost.budget.delta:g}), and the total "
+                "has delta=0, which only pure mechanisms keep. Spend Budget(epsilon, delta=0), or "
+                "start the ledger with a small positive delta."
             )
         kinds = (True,) if total.pure else (True, False)
         rests = (self._filter.remaining(earlier, pure, cost.during) for pure in kinds)
         left = ", or ".join(_spoken(rest) for rest in rests if rest is not None)
         rest = f"What is left: at most {left}." if left else "Nothing is left."
         return (
-            f"{entry.name!r} needs {_spoken(cost)}; with all entries so far ({len(earlier)}) that exceeds the parts of "
-            f"epsilon={total.epsilon:g}, delta={total.delta:g}. {rest}"
+            f"{entry.name!r} needs {_spoken(cost)}; with all entries so far ({len(earlier)}) that "
+            f"exceeds the parts of epsilon={total.epsilon:g}, delta={total.delta:g}. {rest}"
         )
 
     def __repr__(self) -> str:

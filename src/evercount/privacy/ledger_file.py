@@ -1,24 +1,28 @@
-"""The file of a ledger: a locked journal of chained lines, and a small head file next to it that names its end.
+"""The file of a ledger: a locked journal of chained lines, and a small head file next to it that
+names its end.
 
-One JSON object per line. The first line states the total, every later one an entry; each carries `link`, a hash over
-the line before and its own content. The lines are only ever added. `<file>.head` holds how many lines there are, the
-last link and which file it is about (inode, device, path); it is replaced after every new line.
+One JSON object per line. The first line states the total, every later one an entry; each carries
+`link`, a hash over the line before and its own content. The lines are only ever added.
+`<file>.head` holds how many lines there are, the last link and which file it is about (inode,
+device, path); it is replaced after every new line.
 
 Tampering that is detected when the file is opened again:
 
 - a line that was changed, removed, moved or added in the middle: its link does not match;
 - lines removed at the end, or the whole file: the head names more lines;
 - a copy of the file, with or without its head: the head names another file;
-- a second user: the file is locked for as long as a Ledger has it open, and a child of a fork is refused.
+- a second user: the file is locked for as long as a Ledger has it open, and a child of a fork is
+  refused.
 
-With a key the links and the head are keyed BLAKE2b, and nobody without the key can make a line, a link or a head.
-Without a key they are plain hashes: they show accidents and careless edits, not somebody who computes all hashes again.
-What is not detected: an older ledger and its older head that are put back together, in place, or both removed. Keep
-the head where a restore does not bring it back (`head=`), as for a store.
+With a key the links and the head are keyed BLAKE2b, and nobody without the key can make a line, a
+link or a head. Without a key they are plain hashes: they show accidents and careless edits, not
+somebody who computes all hashes again. What is not detected: an older ledger and its older head
+that are put back together, in place, or both removed. Keep the head where a restore does not bring
+it back (`head=`), as for a store.
 
-A crash. A line is written and synced first, then the head. A crash before the line is complete leaves a piece without
-a line end that the head does not know: it is dropped, since `spend` had not returned. A crash after it leaves one line
-more than the head knows: it counts as spent.
+A crash. A line is written and synced first, then the head. A crash before the line is complete
+leaves a piece without a line end that the head does not know: it is dropped, since `spend` had not
+returned. A crash after it leaves one line more than the head knows: it counts as spent.
 """
 
 from __future__ import annotations
@@ -32,7 +36,14 @@ import weakref
 from pathlib import Path
 from typing import Any
 
-from evercount._safe_files import disk_errors, lock_exclusively, open_private, refuse_link, replaced, sync_folder
+from evercount._safe_files import (
+    disk_errors,
+    lock_exclusively,
+    open_private,
+    refuse_link,
+    replaced,
+    sync_folder,
+)
 from evercount.errors import ParameterError, StoreError
 from evercount.noise.secret import random_bytes
 
@@ -41,19 +52,30 @@ HEAD_FORMAT = "evercount-ledger-head"
 FILE_VERSION = 1
 START = b"\x00" * 32
 _OPEN: weakref.WeakSet[LedgerFile] = weakref.WeakSet()
-"""Files that this process has open. A child of a fork closes its handles, which would keep the lock otherwise."""
+"""Files that this process has open. A child of a fork closes its handles, which would keep the lock
+otherwise."""
 
 
 class LedgerFile:
-    """The journal of one ledger, locked from here until `close`. `records` are its lines without their links."""
+    """The journal of one ledger, locked from here until `close`. `records` are its lines without
+    their links."""
 
     def __init__(
-        self, path: str | Path, key: bytes | None, head: str | Path | None, adopt: bool, wait: bool = False
+        self,
+        path: str | Path,
+        key: bytes | None,
+        head: str | Path | None,
+        adopt: bool,
+        wait: bool = False,
     ) -> None:
         if key is not None and not (isinstance(key, bytes) and 16 <= len(key) <= 64):
-            raise ParameterError("the key of a ledger is 16 to 64 random bytes, for example secrets.token_bytes(32)")
+            raise ParameterError(
+                "the key of a ledger is 16 to 64 random bytes, for example secrets.token_bytes(32)"
+            )
         self.path = Path(path).expanduser().absolute()
-        self.head = self.path.with_name(self.path.name + ".head") if head is None else Path(head).absolute()
+        self.head = (
+            self.path.with_name(self.path.name + ".head") if head is None else Path(head).absolute()
+        )
         self._key = key
         self._handle = -1
         self.records: list[dict[str, Any]] = []
@@ -80,8 +102,9 @@ class LedgerFile:
         if not content:
             if self.head.exists():
                 raise StoreError(
-                    f"the ledger {self.path} is empty or missing, and its head {self.head} says that something was "
-                    "spent. Put the ledger back; if it is lost, all of its budget counts as spent"
+                    f"the ledger {self.path} is empty or missing, and its head {self.head} says "
+                    "that something was spent. Put the ledger back; if it is lost, all of its "
+                    "budget counts as spent"
                 )
             return
         self._check_head(self._load(content), adopt)
@@ -91,18 +114,22 @@ class LedgerFile:
             lock_exclusively(self._handle, wait)
         except OSError:
             raise StoreError(
-                f"another Ledger has {self.path} open, in this or another process: a ledger has one user at a time. "
-                "Use the object that is open, or close it first"
+                f"another Ledger has {self.path} open, in this or another process: a ledger has "
+                "one user at a time. Use the object that is open, or close it first"
             ) from None
         here, there = os.fstat(self._handle), self.path.stat()
         if (here.st_ino, here.st_dev) != (there.st_ino, there.st_dev):
-            raise StoreError(f"the ledger {self.path} was replaced while it was being opened: open it again")
+            raise StoreError(
+                f"the ledger {self.path} was replaced while it was being opened: open it again"
+            )
 
-    # -- the chain ---------------------------------------------------------------------------------------------------
+    # -- the chain ---------------------------------------------------------------------------------
 
     def _hash(self, *parts: bytes) -> bytes:
         key = self._key or b""
-        return hashlib.blake2b(b"".join(parts), digest_size=32, key=key, person=b"evercount.ledger").digest()
+        return hashlib.blake2b(
+            b"".join(parts), digest_size=32, key=key, person=b"evercount.ledger"
+        ).digest()
 
     def _load(self, content: bytes) -> list[str]:
         """Read the lines; their links."""
@@ -114,15 +141,18 @@ class LedgerFile:
                 record = json.loads(line)
                 link = bytes.fromhex(record.pop("link"))
             except (ValueError, KeyError, TypeError, AttributeError):
-                raise StoreError(f"line {number + 1} of the ledger {self.path} is damaged") from None
+                raise StoreError(
+                    f"line {number + 1} of the ledger {self.path} is damaged"
+                ) from None
             if number == 0:
                 self._check_first(record)
             self._link = self._hash(self._link, _canonical(record))
             if not hmac.compare_digest(link, self._link):
                 keyed = ", or the key is not the one of this ledger" if self._key else ""
                 raise StoreError(
-                    f"line {number + 1} of the ledger {self.path} was changed, or a line before it was removed{keyed}. "
-                    "Put the ledger back as it was; if it is lost, all of its budget counts as spent"
+                    f"line {number + 1} of the ledger {self.path} was changed, or a line before it "
+                    f"was removed{keyed}. Put the ledger back as it was; if it is lost, all of its "
+                    "budget counts as spent"
                 )
             self.records.append(record)
             known.append(link.hex())
@@ -132,14 +162,15 @@ class LedgerFile:
     def _check_first(self, record: dict[str, Any]) -> None:
         if record.get("format") != LEDGER_FORMAT or record.get("version") != FILE_VERSION:
             raise StoreError(
-                f"{self.path} is not a ledger that this program reads (format {record.get('format')!r:.40}, version "
-                f"{record.get('version')!r:.10}; known: {FILE_VERSION}): update evercount"
+                f"{self.path} is not a ledger that this program reads (format "
+                f"{record.get('format')!r:.40}, version {record.get('version')!r:.10}; known: "
+                f"{FILE_VERSION}): update evercount"
             )
         if bool(record.get("keyed")) != (self._key is not None):
             has = "has no key: open it without" if self._key else "has a key: open it with"
             raise StoreError(f"the ledger {self.path} {has} key=…")
 
-    # -- the head ----------------------------------------------------------------------------------------------------
+    # -- the head ----------------------------------------------------------------------------------
 
     def _place(self) -> dict[str, Any]:
         status = os.fstat(self._handle)
@@ -147,14 +178,23 @@ class LedgerFile:
         return {"inode": status.st_ino, "device": status.st_dev, "path": place}
 
     def _write_head(self) -> None:
-        body = {"format": HEAD_FORMAT, "lines": len(self.records), "last": self._link.hex(), **self._place()}
+        body = {
+            "format": HEAD_FORMAT,
+            "lines": len(self.records),
+            "last": self._link.hex(),
+            **self._place(),
+        }
         seal = self._hash(b"head", _canonical(body)).hex()
         with replaced(self.head) as file:
             file.write(_canonical({**body, "seal": seal}) + b"\n")
 
     def _check_head(self, known: list[str], adopt: bool) -> None:
-        """Refuse a file that is not the one of its head, or older; `adopt` does not excuse entries that are missing."""
-        way_out = "If this is the only copy, and nothing was spent from another, accept it: Ledger(path=…, adopt=True)"
+        """Refuse a file that is not the one of its head, or older; `adopt` does not excuse entries
+        that are missing."""
+        way_out = (
+            "If this is the only copy, and nothing was spent from another, accept it: "
+            "Ledger(path=…, adopt=True)"
+        )
         try:
             head = self._read_head()
         except StoreError as error:
@@ -164,17 +204,22 @@ class LedgerFile:
         lines, here = head["lines"], self._place()
         if not 1 <= lines <= len(known) or known[lines - 1] != head["last"]:
             raise StoreError(
-                f"the ledger {self.path} lacks entries that its head names: it is older than its head, or was cut. Put "
-                "the newest ledger back; if it is lost, all of its budget counts as spent"
+                f"the ledger {self.path} lacks entries that its head names: it is older than its "
+                "head, or was cut. Put the newest ledger back; if it is lost, all of its budget "
+                "counts as spent"
             )
-        moved = head["inode"] != here["inode"] or (head["device"] != here["device"] and head["path"] != here["path"])
+        moved = head["inode"] != here["inode"] or (
+            head["device"] != here["device"] and head["path"] != here["path"]
+        )
         if moved and not adopt:
             raise StoreError(
-                f"{self.path} is a copy of the ledger {head['path']}: two copies would spend one budget twice. Use the "
-                f"original. {way_out}"
+                f"{self.path} is a copy of the ledger {head['path']}: two copies would spend one "
+                f"budget twice. Use the original. {way_out}"
             )
         if len(known) > lines + 1 and not adopt:
-            raise StoreError(f"the head {self.head} of the ledger is older than the ledger. {way_out}")
+            raise StoreError(
+                f"the head {self.head} of the ledger is older than the ledger. {way_out}"
+            )
         self._cut()
         if len(known) > lines or adopt:  # a crash between the line and the head: it counts as spent
             self._write_head()
@@ -186,7 +231,8 @@ class LedgerFile:
             seal = bytes.fromhex(body.pop("seal"))
         except FileNotFoundError:
             raise StoreError(
-                f"the head {self.head} of the ledger is missing, so nothing shows that {self.path} is the newest copy"
+                f"the head {self.head} of the ledger is missing, so nothing shows that {self.path} "
+                "is the newest copy"
             ) from None
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             raise StoreError(f"the head {self.head} of the ledger cannot be read") from None
@@ -200,7 +246,7 @@ class LedgerFile:
             os.ftruncate(self._handle, self._length)
             os.fsync(self._handle)
 
-    # -- writing -----------------------------------------------------------------------------------------------------
+    # -- writing -----------------------------------------------------------------------------------
 
     def begin(self, facts: dict[str, Any]) -> None:
         """The first line of a new file."""
@@ -214,13 +260,17 @@ class LedgerFile:
         with disk_errors(f"nothing is spent, because the ledger {self.path} cannot be written"):
             try:
                 self._write(_canonical({**record, "link": link.hex()}) + b"\n")
-            except BaseException:  # an interrupt, too: else the next line would be written over a longer one
+            except BaseException:
+                # an interrupt, too: else the next line would be written over a longer one
                 with contextlib.suppress(OSError):
                     self._cut()
                 raise
         self._link = link
         self.records.append(record)
-        with disk_errors(f"the entry is recorded and its budget is spent, but the head {self.head} cannot be written"):
+        with disk_errors(
+            f"the entry is recorded and its budget is spent, but the head {self.head} cannot be "
+            "written"
+        ):
             self._write_head()
 
     def _write(self, content: bytes) -> None:

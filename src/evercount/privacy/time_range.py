@@ -1,7 +1,8 @@
-"""TimeRange: the instants whose events a stream counts, and which streams one protected unit can be in at once.
+"""TimeRange: the instants whose events a stream counts, and which streams one protected unit can be
+in at once.
 
-Streams over disjoint ranges cost the largest of their costs, not the sum, where every unit lies in one range:
-`composition.proof.md`, section 8.
+Streams over disjoint ranges cost the largest of their costs, not the sum, where every unit lies in
+one range: `composition.proof.md`, section 8.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ _EPOCH = datetime(1970, 1, 1)
 
 
 class Grid(NamedTuple):
-    """Periods that follow each other without gaps, as `TimeRange.periods` writes them: `Schedule.grid`."""
+    """Periods that follow each other without gaps, as `TimeRange.periods` writes them:
+    `Schedule.grid`."""
 
     length: int
     zone: str | None  # of a calendar, in which lengths are those that a clock on the wall shows
@@ -41,7 +43,8 @@ class Grid(NamedTuple):
         return self.length, self.zone
 
     def next_border(self, instant: int) -> int | None:
-        """The first instant, from this one on, at which a period begins; None where the calendar is over.
+        """The first instant, from this one on, at which a period begins; None where the calendar is
+        over.
 
         **Guarantee.** Never too early. Test:
         `tests/declarations/test_unit_periods.py::test_the_last_period_ends_where_the_calendar_says`.
@@ -52,10 +55,12 @@ class Grid(NamedTuple):
             zone = UTC if self.zone.upper() in ("UTC", "Z") else ZoneInfo(self.zone)
             before, wall = _shown(instant - 1, zone), _shown(instant, zone)
             begun = (wall - self.phase) // self.length - (before - self.phase) // self.length
-            if begun > 0 and _first_instant(wall, zone) >= instant:  # also where the clock skips the border
+            # also where the clock skips the border
+            if begun > 0 and _first_instant(wall, zone) >= instant:
                 return instant
             wall += (self.phase - wall) % self.length
-            while (border := _first_instant(wall, zone)) < instant:  # the clock has shown this time before
+            # the clock has shown this time before
+            while (border := _first_instant(wall, zone)) < instant:
                 wall += self.length
         except (OverflowError, ValueError, OSError, KeyError):  # no such date, or no such zone
             return None
@@ -76,16 +81,19 @@ def _first_instant(wall: int, zone: tzinfo) -> int:
 
 @dataclass(frozen=True)
 class TimeRange:
-    """The instants from `start` to before `end`, and how a stream divides them. A declaration gives it to its stream.
+    """The instants from `start` to before `end`, and how a stream divides them. A declaration gives
+    it to its stream.
 
     Args:
         start: the first instant, in microseconds since 1970.
         end: the first instant after it; None for a stream without end.
-        ticks: the length of a tick in microseconds and, where it follows a calendar, the zone; or "manual".
-        periods: where persons are protected period by period, which periods these are: their length, their zone and
-            where they begin. Empty elsewhere.
-        chain: where each stream starts with what persons have used of their caps in the stream before it, a name for
-            all these streams together. Empty elsewhere. Only for streams that `engine/user_counting.py` lets in.
+        ticks: the length of a tick in microseconds and, where it follows a calendar, the zone; or
+            "manual".
+        periods: where persons are protected period by period, which periods these are: their
+            length, their zone and where they begin. Empty elsewhere.
+        chain: where each stream starts with what persons have used of their caps in the stream
+            before it, a name for all these streams together. Empty elsewhere. Only for streams that
+            `engine/user_counting.py` lets in.
 
     Raises:
         ParameterError: a range that ends before it starts, or fields of another type.
@@ -103,23 +111,38 @@ class TimeRange:
 
     def __post_init__(self) -> None:
         whole = [self.start] if self.end is None else [self.start, self.end]
-        if any(isinstance(one, bool) or not isinstance(one, int) for one in whole) or whole != sorted(set(whole)):
-            raise ParameterError(f"a time range goes from a start to a later end, got {self.start!r} to {self.end!r}")
+        if any(
+            isinstance(one, bool) or not isinstance(one, int) for one in whole
+        ) or whole != sorted(set(whole)):
+            raise ParameterError(
+                f"a time range goes from a start to a later end, got {self.start!r} to {self.end!r}"
+            )
         texts = (self.ticks, self.periods, self.chain)
         if not all(isinstance(text, str) for text in texts) or not self.ticks:
             raise ParameterError(f"ticks, periods and chain are strings, got {texts!r}")
         grid = Grid.of(self.periods)
-        if grid is not None and grid.zone is None and self.ticks != MANUAL and (self.start - grid.phase) % grid.length:
-            raise ParameterError(f"periods are counted from the start {self.start} on, and {self.periods!r} are not")
+        if (
+            grid is not None
+            and grid.zone is None
+            and self.ticks != MANUAL
+            and (self.start - grid.phase) % grid.length
+        ):
+            raise ParameterError(
+                f"periods are counted from the start {self.start} on, and {self.periods!r} are not"
+            )
 
     @property
     def key(self) -> list[Any]:
-        """What belongs to the key of the noise: all that decides what is counted of a person's events.
+        """What belongs to the key of the noise: all that decides what is counted of a person's
+        events.
 
-        The end is left out: the horizon says it in ticks, and a change in the rules of a zone may move it while the
-        stream runs. Names of zones stand for themselves, whatever the database of zones says of them.
+        The end is left out: the horizon says it in ticks, and a change in the rules of a zone may
+        move it while the stream runs. Names of zones stand for themselves, whatever the database of
+        zones says of them.
         """
-        persons = [self.periods, self.chain] if self.chain else [self.periods] if self.periods else []
+        persons = (
+            [self.periods, self.chain] if self.chain else [self.periods] if self.periods else []
+        )
         return [self.start, self.ticks, *persons]
 
     def holds(self, instant: int) -> bool:
@@ -135,10 +158,11 @@ class TimeRange:
 
     @property
     def whole(self) -> TimeRange:
-        """The range until the last period that begins in it is over: later than its own end where that cuts a period.
+        """The range until the last period that begins in it is over: later than its own end where
+        that cuts a period.
 
-        >>> TimeRange(0, 10, "1", periods="7 0").whole.end, TimeRange(0, 14, "1", periods="7 0").whole.end
-        (14, 14)
+        >>> [TimeRange(0, end, "1", periods="7 0").whole.end for end in (10, 14)]
+        [14, 14]
         """
         if not self.periods or self.end is None:
             return self
@@ -151,21 +175,30 @@ class TimeRange:
         Returns:
             The fields, in order.
         """
-        return [self.start, self.end, self.ticks, self.periods, *([self.chain] if self.chain else [])]
+        return [
+            self.start,
+            self.end,
+            self.ticks,
+            self.periods,
+            *([self.chain] if self.chain else []),
+        ]
 
 
 def lies_in_one_range(budget: Budget) -> bool:
-    """Whether one protected unit has all its events in one of two disjoint ranges. An event has, and so has what a
-    person does within one period, if the ranges are `whole`. A person has not: they come back next year (with the caps
-    of a chain of streams that costs no more, see `composition.meetings_of`)."""
+    """Whether one protected unit has all its events in one of two disjoint ranges. An event has,
+    and so has what a person does within one period, if the ranges are `whole`. A person has not:
+    they come back next year (with the caps of a chain of streams that costs no more, see
+    `composition.meetings_of`)."""
     return budget.unit == "event" or budget.period is not None
 
 
 def share_periods(one: TimeRange | None, other: TimeRange | None) -> bool:
-    """Whether each period that begins in one of two ranges meets at most one of the periods of the other.
+    """Whether each period that begins in one of two ranges meets at most one of the periods of the
+    other.
 
-    **Guarantee.** It never says so of ranges where one period meets two: `composition.proof.md`, section 8, "Periods".
-    Nothing is known without a range, or without a text that says which periods they are. Test:
+    **Guarantee.** It never says so of ranges where one period meets two: `composition.proof.md`,
+    section 8, "Periods". Nothing is known without a range, or without a text that says which
+    periods they are. Test:
     `tests/privacy/test_periods_together.py::test_no_person_costs_more_than_is_stated`.
 
     >>> monday, tuesday = (TimeRange(day, 100 + day, "1", f"7 {day}") for day in (0, 1))
@@ -184,7 +217,8 @@ def share_periods(one: TimeRange | None, other: TimeRange | None) -> bool:
 
 
 def met_at_once(ranges: Iterable[TimeRange | None]) -> list[frozenset[int]]:
-    """The largest sets of streams that one instant meets, by their numbers; None meets every instant.
+    """The largest sets of streams that one instant meets, by their numbers; None meets every
+    instant.
 
     **Guarantee.** For every instant the streams whose range holds it are in one of the sets. Test:
     `tests/privacy/test_successors.py::test_every_instant_is_in_a_set`.
@@ -194,5 +228,8 @@ def met_at_once(ranges: Iterable[TimeRange | None]) -> list[frozenset[int]]:
     """
     known = list(ranges)
     starts = sorted({one.start for one in known if one is not None}) or [0]
-    met = [frozenset(number for number, one in enumerate(known) if one is None or one.holds(at)) for at in starts]
+    met = [
+        frozenset(number for number, one in enumerate(known) if one is None or one.holds(at))
+        for at in starts
+    ]
     return [one for one, following in pairwise([*met, frozenset()]) if not one <= following]

@@ -23,9 +23,39 @@ from evercount.queries.quantiles import Quantiles
 from evercount.queries.rollup import Rollup
 from evercount.queries.words import Episodes, Substrings
 
-_ALL: list[type[Query]] = [Count, Sum, Average, Histogram, TopK, DiscoveredKeys, Rollup, Marginals, Quantiles]
-_ALL += [DistinctUsers, ActiveUsers, Occupancy, Substrings, Episodes, Cuts, Edges, Triangles, KStars, DegreeHistogram]
-_ALL += [DegreeSequence, HighDegree, MinCut, MinDegree, SpanningForest, Components, Matching, PrefixQuery]
+_ALL: list[type[Query]] = [
+    Count,
+    Sum,
+    Average,
+    Histogram,
+    TopK,
+    DiscoveredKeys,
+    Rollup,
+    Marginals,
+    Quantiles,
+]
+_ALL += [
+    DistinctUsers,
+    ActiveUsers,
+    Occupancy,
+    Substrings,
+    Episodes,
+    Cuts,
+    Edges,
+    Triangles,
+    KStars,
+    DegreeHistogram,
+]
+_ALL += [
+    DegreeSequence,
+    HighDegree,
+    MinCut,
+    MinDegree,
+    SpanningForest,
+    Components,
+    Matching,
+    PrefixQuery,
+]
 QUERIES: dict[str, type[Query]] = {kind.name: kind for kind in _ALL}
 """Every query that can be built from its name and parameters (snapshots, services, commands)."""
 
@@ -43,7 +73,10 @@ EXAMPLE_PARAMETERS: dict[str, dict[str, Any]] = {
     "spanning-forest": {"vertices": 50, "max_weight": 10},
     "prefix": {"encode": "a registered encoder", "cells": 2, "sensitivity": {"add-remove": 1}},
     **{name: {"vertices": 50} for name in ("cuts", "edges", "components", "matching")},
-    **{name: {"vertices": 50, "stream": "mixed"} for name in ("degree-sequence", "min-degree", "min-cut")},
+    **{
+        name: {"vertices": 50, "stream": "mixed"}
+        for name in ("degree-sequence", "min-degree", "min-cut")
+    },
     **{name: {"vertices": 50, "max_degree": 5} for name in ("triangles", "degree-histogram")},
 }
 """For error messages: parameters that a query without defaults could have."""
@@ -57,9 +90,10 @@ def query_parameters(name: str) -> Mapping[str, Parameter]:
     """
     if name == "sparse-count":
         raise ParameterError(
-            "'sparse-count' is a separate mechanism and not a query of a stream: what it releases is not linear in the "
-            "data, so a stream's noise, error bars and state do not fit it. Use evercount.sparse.SparseCount in Python "
-            "(step, run, snapshot, restore); `evercount plan --query sparse-count` shows its error. Here use 'count'"
+            "'sparse-count' is a separate mechanism and not a query of a stream: what it releases "
+            "is not linear in the data, so a stream's noise, error bars and state do not fit it. "
+            "Use evercount.sparse.SparseCount in Python (step, run, snapshot, restore); `evercount "
+            "plan --query sparse-count` shows its error. Here use 'count'"
         )
     if name not in QUERIES:
         raise UnknownName("query", name, (*QUERIES, "sparse-count"))
@@ -77,8 +111,8 @@ def build_query(name: str, parameters: dict[str, Any]) -> Query:
         The query, checked.
 
     Raises:
-        ParameterError: the name is not known, a parameter is missing or unknown (the message has an example), or one
-            is outside its domain.
+        ParameterError: the name is not known, a parameter is missing or unknown (the message has an
+            example), or one is outside its domain.
 
     >>> build_query("histogram", {"keys": ["north", "south"]}).cells
     2
@@ -87,13 +121,17 @@ def build_query(name: str, parameters: dict[str, Any]) -> Query:
     for given in parameters:
         if given not in known:
             raise UnknownName(f"parameter of {name!r}", given, known)
-    missing = [one.name for one in known.values() if one.default is one.empty and one.name not in parameters]
+    missing = [
+        one.name
+        for one in known.values()
+        if one.default is one.empty and one.name not in parameters
+    ]
     if missing:
         example = EXAMPLE_PARAMETERS.get(name, {})
         typed = " ".join(f"-p {key}='{json.dumps(value)}'" for key, value in example.items())
         raise ParameterError(
-            f"the query {name!r} needs {' and '.join(missing)}; for example parameters = {json.dumps(example)}, "
-            f"on the command line {typed}"
+            f"the query {name!r} needs {' and '.join(missing)}; for example parameters = "
+            f"{json.dumps(example)}, on the command line {typed}"
         )
     try:
         return QUERIES[name](**parameters)

@@ -1,9 +1,11 @@
-"""The contract of a query: how events become increments of its cells, and what its published numbers are called.
+"""The contract of a query: how events become increments of its cells, and what its published
+numbers are called.
 
-A query turns the events of one tick into a vector of integer increments, one entry per cell (in units of the
-query's public `grid`). The engine releases the running sums of the cells with correlated noise; what is published
-from the noisy running sums is described in `publishing.py`, how much one event changes the increments in
-`sensitivities.py`. What only some queries can do is a capability: a query offers it by the property of that name.
+A query turns the events of one tick into a vector of integer increments, one entry per cell (in
+units of the query's public `grid`). The engine releases the running sums of the cells with
+correlated noise; what is published from the noisy running sums is described in `publishing.py`, how
+much one event changes the increments in `sensitivities.py`. What only some queries can do is a
+capability: a query offers it by the property of that name.
 """
 
 from __future__ import annotations
@@ -41,7 +43,8 @@ ADJACENCIES = get_args(Adjacency)
 
 
 def is_replace(adjacency: Adjacency) -> bool:
-    """Whether an event becomes another one, and is not added or removed; UnknownName for anything else."""
+    """Whether an event becomes another one, and is not added or removed; UnknownName for anything
+    else."""
     check_name("adjacency", adjacency, ADJACENCIES)
     return adjacency == "replace"
 
@@ -53,13 +56,17 @@ OTHER, TOTAL = "other", "total"
 """Labels of numbers that several keys share: all that are not listed, and all."""
 
 LARGEST_TOTAL = 2**53
-"""A single tick's increment beyond this (in grid units) is refused: it cannot come from real events."""
+"""A single tick's increment beyond this (in grid units) is refused: it cannot come from real
+events."""
 
 
 def listed_events(events: Any) -> list[Any]:
     """The events of a tick as a list."""
     if isinstance(events, str | bytes | Mapping) or not isinstance(events, Iterable):
-        raise InputError(f"a tick is a sequence of events, not {type(events).__name__}; for one event write [event]")
+        raise InputError(
+            f"a tick is a sequence of events, not {type(events).__name__}; for one event write "
+            "[event]"
+        )
     return events.tolist() if isinstance(events, np.ndarray) else list(events)
 
 
@@ -71,12 +78,17 @@ def check_distinct(what: str, given: Sequence[Any]) -> None:
 
 
 def public_names(what: str, given: Any, legal: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """`given` as distinct public texts, at least one; `what` is one of them. Those in `legal` are not checked.
+    """`given` as distinct public texts, at least one; `what` is one of them. Those in `legal` are
+    not checked.
 
     A set is refused: its order is another one in the next process, and so would be the cells."""
-    if isinstance(given, str | bytes | Mapping | set | frozenset) or not isinstance(given, Iterable):
+    if isinstance(given, str | bytes | Mapping | set | frozenset) or not isinstance(
+        given, Iterable
+    ):
         raise ParameterError(f"{what}s must be a list of strings, got {given!r:.80}")
-    names = tuple(name if name in legal else check_public_text(f"the {what}", name) for name in given)
+    names = tuple(
+        name if name in legal else check_public_text(f"the {what}", name) for name in given
+    )
     if not names:
         raise ParameterError(f"there must be at least one {what}")
     check_distinct(f"{what}s", names)
@@ -90,7 +102,8 @@ class Capabilities:
 
     @property
     def discovery(self) -> DiscoveredKeys | None:
-        """Keys that nobody lists beforehand: noise belongs to names, and more of them join while the stream runs."""
+        """Keys that nobody lists beforehand: noise belongs to names, and more of them join while
+        the stream runs."""
         return None
 
     @property
@@ -123,26 +136,31 @@ class Capabilities:
         return self
 
     def with_keys(self, keys: Sequence[Any]) -> Query:
-        """The query with more keys. Its first cells and its first published numbers are those of this query."""
+        """The query with more keys. Its first cells and its first published numbers are those of
+        this query."""
         raise ParameterError(f"{self.name!r} has no list of keys that others could join")
 
     def consistent(self, values: FloatArray) -> FloatArray:
         """The nearest values that real data could have at one tick; post-processing."""
-        raise ParameterError(f"{self.name!r} has no consistent form: only degree histograms and sequences have one")
+        raise ParameterError(
+            f"{self.name!r} has no consistent form: only degree histograms and sequences have one"
+        )
 
 
 @lru_cache(maxsize=256)
 def _arguments(kind: type[Query[Any]]) -> tuple[str, ...]:
-    """The names of the arguments of a query's constructor, which every comparison and hash of a query asks for."""
+    """The names of the arguments of a query's constructor, which every comparison and hash of a
+    query asks for."""
     return tuple(signature(kind).parameters)
 
 
 class Query(Capabilities, Sensitivities, Generic[V_co]):
-    """What is asked of the stream. Immutable; the encoder's memory is the `state` that is handed in and out.
+    """What is asked of the stream. Immutable; the encoder's memory is the `state` that is handed in
+    and out.
 
-    A subclass declares `cells`, `encode` and `squared_sensitivity`, and `parameters` where the constructor's arguments
-    are not attributes of the same names; all else has a default. It publishes its noisy running sums as they are,
-    unless `publishing` says otherwise.
+    A subclass declares `cells`, `encode` and `squared_sensitivity`, and `parameters` where the
+    constructor's arguments are not attributes of the same names; all else has a default. It
+    publishes its noisy running sums as they are, unless `publishing` says otherwise.
 
     >>> class Even(Query[float]):
     ...     name, cells = "even", 1
@@ -154,23 +172,29 @@ class Query(Capabilities, Sensitivities, Generic[V_co]):
     [[1], [2]]
     """
 
-    lags: int = 1  # of how many days a tick releases numbers: more than its own where late events revise days
+    # of how many days a tick releases numbers: more than its own where late events revise days
+    lags: int = 1
 
     in_place: bool = False
-    """Whether `encode` changes the state that it is given (after all checks), instead of returning a new one."""
+    """Whether `encode` changes the state that it is given (after all checks), instead of returning
+    a new one."""
 
     splits: ClassVar[bool] = False
-    """Whether a tick may be encoded in parts, one after the other: the increments add up to those of the tick at once,
-    the last state is the same, and so is what is refused. True for encoders that read event by event."""
+    """Whether a tick may be encoded in parts, one after the other: the increments add up to those
+    of the tick at once, the last state is the same, and so is what is refused. True for encoders
+    that read event by event."""
     whole_ticks: ClassVar[bool] = False
-    """Whether the events of a tick must be encoded together although there is no memory: users who count once."""
+    """Whether the events of a tick must be encoded together although there is no memory: users who
+    count once."""
     refuses_by_itself: ClassVar[bool] = False
-    """Whether an event that `check_events` accepts is never refused because of other events, earlier ones included."""
+    """Whether an event that `check_events` accepts is never refused because of other events,
+    earlier ones included."""
     starts_empty: ClassVar[bool] = True
-    """Whether a new stream knows nothing of events before its start. False where the first state is old data (who is
-    inside already): such a stream is never charged as the successor of another one."""
+    """Whether a new stream knows nothing of events before its start. False where the first state is
+    old data (who is inside already): such a stream is never charged as the successor of another
+    one."""
 
-    # -- what is published -------------------------------------------------------------------------------------
+    # -- what is published -------------------------------------------------------------------------
 
     @property
     @abstractmethod
@@ -179,7 +203,8 @@ class Query(Capabilities, Sensitivities, Generic[V_co]):
 
     @property
     def grid(self) -> float:
-        """The public unit of one increment (1 for counts); a power of two times a rational is best."""
+        """The public unit of one increment (1 for counts); a power of two times a rational is
+        best."""
         return 1.0
 
     @property
@@ -207,7 +232,8 @@ class Query(Capabilities, Sensitivities, Generic[V_co]):
 
     @property
     def publishing(self) -> Publishing:
-        """How the noisy running sums become published numbers, and what is known of their errors."""
+        """How the noisy running sums become published numbers, and what is known of their
+        errors."""
         return SUMS
 
     @property
@@ -221,8 +247,11 @@ class Query(Capabilities, Sensitivities, Generic[V_co]):
         decode = self.publishing.decode
         return noisy if decode is None else decode(first_tick, noisy)
 
-    def top(self, values: FloatArray, errors: RankErrors, k: int | None, level: float) -> list[TopKey]:
-        """The k largest published numbers (1 by default) with intervals and confidences: see `TopKey`."""
+    def top(
+        self, values: FloatArray, errors: RankErrors, k: int | None, level: float
+    ) -> list[TopKey]:
+        """The k largest published numbers (1 by default) with intervals and confidences: see
+        `TopKey`."""
         k = min(check_count("k", 1 if k is None else k), len(values))
         return top_keys(list(self.labels), values, errors, k, level)
 
@@ -230,7 +259,8 @@ class Query(Capabilities, Sensitivities, Generic[V_co]):
     def quiet_parameters(cls, parameters: Mapping[str, Any]) -> dict[str, Any]:
         """The parameters with defaults under which no event is refused because of earlier ones.
 
-        Anyone who sends an event to a service and is told that it is there already has learnt what somebody else sent.
+        Anyone who sends an event to a service and is told that it is there already has learnt what
+        somebody else sent.
         """
         return dict(parameters)
 
@@ -241,8 +271,8 @@ class Query(Capabilities, Sensitivities, Generic[V_co]):
         if self.people is None:
             if budget.max_events is None and budget.max_per_tick is None:
                 raise ParameterError(
-                    "a budget for users says how many events of one user are counted: give max_events=..., or "
-                    "max_per_tick=... with max_ticks=... or a period"
+                    "a budget for users says how many events of one user are counted: give "
+                    "max_events=..., or max_per_tick=... with max_ticks=... or a period"
                 )
             return
         caps = {"max_events": budget.max_events, "max_per_tick": budget.max_per_tick}
@@ -250,26 +280,36 @@ class Query(Capabilities, Sensitivities, Generic[V_co]):
             caps["max_ticks"] = budget.max_ticks
         for name, given in caps.items():
             if given is not None:
-                own = f", or give {name} to the query, which has its own cap" if name in self.parameters() else ""
-                raise ParameterError(f"{self.name!r} protects users of any number of events: omit {name}={given}{own}")
+                own = (
+                    f", or give {name} to the query, which has its own cap"
+                    if name in self.parameters()
+                    else ""
+                )
+                raise ParameterError(
+                    f"{self.name!r} protects users of any number of events: omit "
+                    f"{name}={given}{own}"
+                )
 
-    # -- from events to increments -----------------------------------------------------------------------------
+    # -- from events to increments -----------------------------------------------------------------
 
     def initial_state(self) -> Any:
-        """The encoder's memory before the first tick, JSON-serialisable; None for encoders without memory."""
+        """The encoder's memory before the first tick, JSON-serialisable; None for encoders without
+        memory."""
         return None
 
     @property
     def memoryless(self) -> bool:
-        """Whether what a tick adds depends on that tick's events alone: one event then changes one tick."""
+        """Whether what a tick adds depends on that tick's events alone: one event then changes one
+        tick."""
         return self.initial_state() is None
 
     @abstractmethod
     def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
         """Increments (shape ``(cells,)``, grid units) of one tick and the encoder's next state.
 
-        Validates everything before it changes anything: on an InputError the old state is as it was. After a
-        successful call the old state must not be used again (an encoder may update it in place).
+        Validates everything before it changes anything: on an InputError the old state is as it
+        was. After a successful call the old state must not be used again (an encoder may update it
+        in place).
 
         Args:
             state: The state after the tick before.
@@ -283,29 +323,35 @@ class Query(Capabilities, Sensitivities, Generic[V_co]):
         """
 
     def check_events(self, events: Iterable[Any]) -> None:
-        """Refuse events that are illegal whatever came before them, as `encode` does, without any state.
+        """Refuse events that are illegal whatever came before them, as `encode` does, without any
+        state.
 
-        Encoders with a memory that `splits` override it. So a service can refuse what one sender got wrong before
-        it looks at what others have sent.
+        Encoders with a memory that `splits` override it. So a service can refuse what one sender
+        got wrong before it looks at what others have sent.
         """
 
     def encode_totals(self, totals: npt.ArrayLike) -> IntArray:
-        """Increments of many ticks whose events were added up elsewhere, shape (ticks, cells), in grid units.
+        """Increments of many ticks whose events were added up elsewhere, shape (ticks, cells), in
+        grid units.
 
-        The caller promises that each event was legal (files and services check that while they add up): nothing in the
-        array can confirm it, and privacy depends on it. Queries whose encoder has a memory refuse.
+        The caller promises that each event was legal (files and services check that while they add
+        up): nothing in the array can confirm it, and privacy depends on it. Queries whose encoder
+        has a memory refuse.
         """
         if self.initial_state() is not None or self.whole_ticks:
             raise InputError(f"{type(self).__name__} needs the events themselves, not their totals")
         try:
             array = totals if isinstance(totals, np.ndarray) else np.asarray(list(totals))  # type: ignore[arg-type]
         except (TypeError, ValueError) as error:
-            raise InputError("totals are a sequence of ticks, one row of numbers of one length for each") from error
+            raise InputError(
+                "totals are a sequence of ticks, one row of numbers of one length for each"
+            ) from error
         if not len(array):
             return np.empty((0, self.cells), np.int64)
         if array.shape[1:] != (self.cells,) or not np.issubdtype(array.dtype, np.integer):
             raise InputError(
-                f"totals are whole numbers of the shape (ticks, {self.cells}), got {array.shape} of {array.dtype}"
+                f"totals are whole numbers of the shape (ticks, {self.cells}), got {array.shape} "
+                f"of {array.dtype}"
             )
         if array.dtype == np.uint64 and int(array.max()) >= 2**63:
             raise InputError("totals must fit 63 bits")
@@ -325,7 +371,8 @@ class Query(Capabilities, Sensitivities, Generic[V_co]):
         return data
 
     def encode_run(self, state: Any, ticks: Iterable[Any]) -> tuple[IntArray, Any]:
-        """Increments of many ticks, shape ``(ticks, cells)``; subclasses override it where a block is faster."""
+        """Increments of many ticks, shape ``(ticks, cells)``; subclasses override it where a block
+        is faster."""
         rows = []
         for number, events in enumerate(ticks):
             try:
@@ -335,10 +382,11 @@ class Query(Capabilities, Sensitivities, Generic[V_co]):
             rows.append(row)
         return (np.stack(rows) if rows else np.empty((0, self.cells), np.int64)), state
 
-    # -- identity ----------------------------------------------------------------------------------------------
+    # -- identity ----------------------------------------------------------------------------------
 
     def parameters(self) -> dict[str, Any]:
-        """The constructor's arguments, JSON-serialisable: ``type(self)(**self.parameters())`` equals self.
+        """The constructor's arguments, JSON-serialisable: ``type(self)(**self.parameters())``
+        equals self.
 
         Returns:
             The arguments by name: the attributes of these names, unless a subclass says otherwise.
@@ -346,10 +394,11 @@ class Query(Capabilities, Sensitivities, Generic[V_co]):
         return {name: getattr(self, name) for name in _arguments(type(self))}
 
     def identity(self) -> list[Any]:
-        """[name, parameters] as keys of noise are derived from them; with a digest of the code of a class of your own,
-        whose name and parameters another class may share."""
+        """[name, parameters] as keys of noise are derived from them; with a digest of the code of a
+        class of your own, whose name and parameters another class may share."""
         known = self.parameters()
-        if not any(short in known for short in SPELLED_IN_KEYS.values()):  # else two of them would become one
+        # else two of them would become one
+        if not any(short in known for short in SPELLED_IN_KEYS.values()):
             known = {SPELLED_IN_KEYS.get(name, name): value for name, value in known.items()}
         if type(self).__module__.startswith("evercount."):
             return [self.name, known]

@@ -1,4 +1,5 @@
-"""Least squares on trees of noisy counts: estimates of all nodes in which children add up to their parents."""
+"""Least squares on trees of noisy counts: estimates of all nodes in which children add up to their
+parents."""
 
 from __future__ import annotations
 
@@ -15,12 +16,13 @@ from evercount.errors import ParameterError
 class ConsistentTree:
     """A tree of public nodes, level by level from the root; all leaves lie on the last level.
 
-    Every node of a level with a weight w > 0 has a cell, which holds w times the node's count. All cells have
-    independent noise of one variance. `estimate` is the least-squares estimate of all nodes from all cells.
+    Every node of a level with a weight w > 0 has a cell, which holds w times the node's count. All
+    cells have independent noise of one variance. `estimate` is the least-squares estimate of all
+    nodes from all cells.
 
-    **Guarantee.** `estimate` is linear in the cells, leaves counts as they are where there is no noise, and adds up; no
-    other such linear map has a smaller variance at any node. `variances` are those of its results in units of a cell's
-    variance. Proof: `rollup.proof.md`. Test:
+    **Guarantee.** `estimate` is linear in the cells, leaves counts as they are where there is no
+    noise, and adds up; no other such linear map has a smaller variance at any node. `variances` are
+    those of its results in units of a cell's variance. Proof: `rollup.proof.md`. Test:
     tests/queries/test_consistent_tree.py::test_two_passes_are_the_dense_least_squares.
     """
 
@@ -32,7 +34,7 @@ class ConsistentTree:
         if self.weights[-1] < 1:
             raise ParameterError("the last level of a tree needs a weight of at least 1")
 
-    # -- the shape -------------------------------------------------------------------------------------------------
+    # -- the shape ---------------------------------------------------------------------------------
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
@@ -50,12 +52,15 @@ class ConsistentTree:
     @cached_property
     def _first_cell(self) -> IntArray:
         """The number of the first cell of each level; levels of weight 0 have none."""
-        counted = [size if weight else 0 for size, weight in zip(self.sizes, self.weights, strict=True)]
+        counted = [
+            size if weight else 0 for size, weight in zip(self.sizes, self.weights, strict=True)
+        ]
         return np.cumsum([0, *counted])
 
     @cached_property
     def _starts(self) -> list[IntArray]:
-        """For each level but the last: where the children of each node begin, inside the next level."""
+        """For each level but the last: where the children of each node begin, inside the next
+        level."""
         return [np.cumsum([0, *numbers[:-1]]) for numbers in self.children]
 
     @cached_property
@@ -71,20 +76,24 @@ class ConsistentTree:
             levels.insert(0, parents[levels[0]])
         return levels
 
-    # -- from leaves to cells ----------------------------------------------------------------------------------------
+    # -- from leaves to cells ----------------------------------------------------------------------
 
     def cells_of_leaves(self, leaves: IntArray) -> tuple[IntArray, IntArray]:
-        """(cells, weights) of each leaf, shape (leaves, levels with a cell): what one event in it changes."""
+        """(cells, weights) of each leaf, shape (leaves, levels with a cell): what one event in it
+        changes."""
         used = [level for level, weight in enumerate(self.weights) if weight]
-        cells = np.stack([self._first_cell[level] + self.ancestors[level][leaves] for level in used], axis=1)
+        cells = np.stack(
+            [self._first_cell[level] + self.ancestors[level][leaves] for level in used], axis=1
+        )
         weights = np.asarray([self.weights[level] for level in used])
         return cells, np.broadcast_to(weights, cells.shape)
 
-    # -- from noisy cells to estimates ---------------------------------------------------------------------------------
+    # -- from noisy cells to estimates -------------------------------------------------------------
 
     @cached_property
     def own(self) -> list[FloatArray]:
-        """Variance of each node's best estimate from its own subtree, per level, in units of a cell's variance."""
+        """Variance of each node's best estimate from its own subtree, per level, in units of a
+        cell's variance."""
         own = [np.full(self.leaves, 1.0 / self.weights[-1] ** 2)]
         for starts, weight in zip(reversed(self._starts), reversed(self.weights[:-1]), strict=True):
             own.insert(0, 1.0 / (weight**2 + 1.0 / np.add.reduceat(own[0], starts)))
@@ -93,16 +102,27 @@ class ConsistentTree:
     @cached_property
     def _below(self) -> list[FloatArray]:
         """For each level but the last: variance of the sum of the children's estimates."""
-        return [np.add.reduceat(self.own[level + 1], starts) for level, starts in enumerate(self._starts)]
+        return [
+            np.add.reduceat(self.own[level + 1], starts)
+            for level, starts in enumerate(self._starts)
+        ]
 
     @cached_property
     def _share(self) -> list[FloatArray]:
-        """For each level but the first: which part of a change of its parent a node takes over; siblings' sum to 1."""
-        return [self.own[level + 1] / self._below[level][parents] for level, parents in enumerate(self._parents)]
+        """For each level but the first: which part of a change of its parent a node takes over;
+        siblings' sum to 1."""
+        return [
+            self.own[level + 1] / self._below[level][parents]
+            for level, parents in enumerate(self._parents)
+        ]
 
     def estimate(self, noisy: FloatArray) -> FloatArray:
-        """The estimates of all nodes, shape (ticks, nodes), from the noisy cells, shape (ticks, cells)."""
-        cells = [noisy[:, self._first_cell[i] : self._first_cell[i + 1]] for i in range(len(self.weights))]
+        """The estimates of all nodes, shape (ticks, nodes), from the noisy cells, shape (ticks,
+        cells)."""
+        cells = [
+            noisy[:, self._first_cell[i] : self._first_cell[i + 1]]
+            for i in range(len(self.weights))
+        ]
         best = [cells[-1] / self.weights[-1]]
         sums: list[FloatArray] = []
         for level in range(len(self.children) - 1, -1, -1):
@@ -139,7 +159,8 @@ class ConsistentTree:
 
     @cached_property
     def rounding(self) -> FloatArray:
-        """A bound of Σ|coefficients| of each estimate: what it changes if every cell changes by at most 1."""
+        """A bound of Σ|coefficients| of each estimate: what it changes if every cell changes by at
+        most 1."""
         final = [self.own_rounding[0]]
         for level, parents in enumerate(self._parents):
             share, own = self._share[level], self.own_rounding[level + 1]
@@ -150,10 +171,11 @@ class ConsistentTree:
 
 @dataclass(frozen=True, eq=False)
 class Forest:
-    """Trees that count different leaves of one hierarchy, with the same weights: those of the first paths, and for each
-    joining those of the paths that joined. A node that several trees have is published as the sum of its estimates. It
-    offers what a query asks of a `ConsistentTree`. An event that moves from one tree to another changes every level of
-    both, so no level has one node only."""
+    """Trees that count different leaves of one hierarchy, with the same weights: those of the first
+    paths, and for each joining those of the paths that joined. A node that several trees have is
+    published as the sum of its estimates. It offers what a query asks of a `ConsistentTree`. An
+    event that moves from one tree to another changes every level of both, so no level has one node
+    only."""
 
     trees: tuple[ConsistentTree, ...]
     places: tuple[IntArray, ...]  # for each tree, where each of its nodes is published
@@ -181,7 +203,9 @@ class Forest:
 
     def cells_of_leaves(self, leaves: IntArray) -> tuple[IntArray, IntArray]:
         each = [tree.cells_of_leaves(np.arange(tree.leaves)) for tree in self.trees]
-        cells = np.concatenate([one[0] + first for one, first in zip(each, self._firsts[:-1], strict=True)])
+        cells = np.concatenate(
+            [one[0] + first for one, first in zip(each, self._firsts[:-1], strict=True)]
+        )
         return cells[leaves], np.concatenate([one[1] for one in each])[leaves]
 
     def estimate(self, noisy: FloatArray) -> FloatArray:
@@ -192,7 +216,8 @@ class Forest:
         return out
 
     def part(self, first_cell: int) -> tuple[FloatArray, FloatArray]:
-        """(norms, roundings) of the published numbers from the tree whose cells begin here alone."""
+        """(norms, roundings) of the published numbers from the tree whose cells begin here
+        alone."""
         number = self._firsts.tolist().index(first_cell)
         norms, rounding = np.zeros(self.nodes), np.zeros(self.nodes)
         tree, places = self.trees[number], self.places[number]

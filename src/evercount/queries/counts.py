@@ -8,28 +8,46 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from evercount._validate import FloatArray, IntArray, check_count, check_name, check_number, check_positive
+from evercount._validate import (
+    FloatArray,
+    IntArray,
+    check_count,
+    check_name,
+    check_number,
+    check_positive,
+)
 from evercount.errors import EventRefused, InputError, ParameterError
 from evercount.privacy import Adjacency
 from evercount.queries.base import LARGEST_TOTAL, PowerQuery
-from evercount.queries.publishing import CellErrors, Change, KeptSums, Limits, Publishing, fieller_interval
+from evercount.queries.publishing import (
+    CellErrors,
+    Change,
+    KeptSums,
+    Limits,
+    Publishing,
+    fieller_interval,
+)
 from evercount.queries.sensitivities import EventNumber, Groups, Rows
 
 MOST_UNITS = 2**20
-"""Grid units of one event: with 2^43 events a running sum still fits 63 bits, so no sum ever has to be refused."""
+"""Grid units of one event: with 2^43 events a running sum still fits 63 bits, so no sum ever has to
+be refused."""
 
 WHOLE_NUMBERS = 1.0
-"""The grid on which nothing is rounded: it is the default, and fractions would be lost without a word."""
+"""The grid on which nothing is rounded: it is the default, and fractions would be lost without a
+word."""
 NOT_WHOLE = (
-    "is not a whole number, and the grid is 1: declare a finer one, such as grid=0.01, or round the values yourself"
+    "is not a whole number, and the grid is 1: declare a finer one, such as grid=0.01, or round "
+    "the values yourself"
 )
 
 NO_SUM = (
-    "an average is not a sum over ticks; stream a Sum; in Python, Releases.between has the average between two ticks"
+    "an average is not a sum over ticks; stream a Sum; in Python, Releases.between has the average "
+    "between two ticks"
 )
 NO_EVENTS = (
-    "an average per event does not reveal its number of events, so nothing can be said about the ticks between two "
-    "releases; stream a Sum and a Count instead"
+    "an average per event does not reveal its number of events, so nothing can be said about the "
+    "ticks between two releases; stream a Sum and a Count instead"
 )
 
 
@@ -50,23 +68,28 @@ def as_numbers(values: Any, what: str) -> npt.NDArray[Any]:
     if array.dtype.kind not in "biuf":
         kind = {"U": "text", "S": "bytes"}.get(array.dtype.kind, f"{array.dtype} data")
         raise InputError(f"{what} must be numbers, got {kind}")
-    return array.astype(np.float64) if array.dtype.kind == "f" else array  # narrow ones could not hold the limits
+    # narrow ones could not hold the limits
+    return array.astype(np.float64) if array.dtype.kind == "f" else array
 
 
 def whole_numbers(values: Any, low: float, high: float, what: str) -> IntArray:
-    """`values` as int64, or an InputError that names the first one that is not a whole number in [low, high]."""
+    """`values` as int64, or an InputError that names the first one that is not a whole number in
+    [low, high]."""
     array = as_numbers(values, what)
     with np.errstate(invalid="ignore"):
         bad = ~((array >= low) & (array <= high) & (array == np.floor(array)))
     if bad.any():
         # the offending number may be a count of people's events: name its place, not its value
         at = int(np.argmax(bad))
-        raise InputError(f"{what} must be whole numbers from {low:g} to {high:g}; item {at} (from 0) is not")
+        raise InputError(
+            f"{what} must be whole numbers from {low:g} to {high:g}; item {at} (from 0) is not"
+        )
     return array.astype(np.int64)
 
 
 def values_inside(events: Any, low: float, high: float) -> FloatArray:
-    """The values of a tick's events, or an InputError that names the first one outside [low, high]."""
+    """The values of a tick's events, or an InputError that names the first one outside [low,
+    high]."""
     values = np.atleast_1d(as_numbers(events, "the events of a tick"))
     if values.dtype == np.bool_ or (isinstance(events, list | tuple) and bool in map(type, events)):
         raise InputError("the events of a tick must be numbers, got true or false")
@@ -76,20 +99,25 @@ def values_inside(events: Any, low: float, high: float) -> FloatArray:
     with np.errstate(invalid="ignore"):
         bad = ~((values >= low) & (values <= high))
     if bad.any():
-        raise EventRefused(int(np.argmax(bad)), f"is outside the declared range [{low:g}, {high:g}]")
+        raise EventRefused(
+            int(np.argmax(bad)), f"is outside the declared range [{low:g}, {high:g}]"
+        )
     return values
 
 
 class Count(PowerQuery[float]):
-    """How many events so far. A tick is its number of events, or a sequence of such numbers: 3, or [1, 1, 1].
+    """How many events so far. A tick is its number of events, or a sequence of such numbers: 3, or
+    [1, 1, 1].
 
     One event adds 1 (or 0).
 
-    `most_per_tick` is a public promise about the largest number of events of a tick. A tick that breaks it is
-    refused, and anyone who sees the refusal learns that: promise only what holds whatever people do.
+    `most_per_tick` is a public promise about the largest number of events of a tick. A tick that
+    breaks it is refused, and anyone who sees the refusal learns that: promise only what holds
+    whatever people do.
 
-    Guarantee. S = 1 for both adjacencies: one event moves one tick's increment by at most 1 (replace: an event that
-    counts becomes one that does not). Test: tests/queries/test_queries_counts.py::test_sensitivity_by_enumeration.
+    Guarantee. S = 1 for both adjacencies: one event moves one tick's increment by at most 1
+    (replace: an event that counts becomes one that does not). Test:
+    tests/queries/test_queries_counts.py::test_sensitivity_by_enumeration.
 
     Args:
         most_per_tick: the promise; None for none.
@@ -107,7 +135,9 @@ class Count(PowerQuery[float]):
     monotone = True
 
     def __init__(self, most_per_tick: int | None = None) -> None:
-        self.most_per_tick = None if most_per_tick is None else check_count("most_per_tick", most_per_tick)
+        self.most_per_tick = (
+            None if most_per_tick is None else check_count("most_per_tick", most_per_tick)
+        )
 
     @property
     def event_number(self) -> EventNumber:
@@ -117,36 +147,52 @@ class Count(PowerQuery[float]):
         return 1.0
 
     def check_totals(self, totals: IntArray) -> None:
-        whole_numbers(totals, 0, self.most_per_tick or LARGEST_TOTAL, "the number of events of a tick")
+        whole_numbers(
+            totals, 0, self.most_per_tick or LARGEST_TOTAL, "the number of events of a tick"
+        )
 
     def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
-        number = whole_numbers(events, 0, self.most_per_tick or LARGEST_TOTAL, "the number of events of a tick")
+        number = whole_numbers(
+            events, 0, self.most_per_tick or LARGEST_TOTAL, "the number of events of a tick"
+        )
         if number.ndim > 1:
-            raise InputError(f"a tick of Count is a number of events, or a sequence of them, got shape {number.shape}")
-        total = whole_numbers(sum(number.reshape(-1).tolist()), 0, self.most_per_tick or LARGEST_TOTAL, "the sum")
+            raise InputError(
+                "a tick of Count is a number of events, or a sequence of them, got shape "
+                f"{number.shape}"
+            )
+        total = whole_numbers(
+            sum(number.reshape(-1).tolist()), 0, self.most_per_tick or LARGEST_TOTAL, "the sum"
+        )
         return total.reshape(1), state
 
     def encode_run(self, state: Any, ticks: Iterable[Any]) -> tuple[IntArray, Any]:
         values = ticks if isinstance(ticks, np.ndarray | list | tuple) else list(ticks)
         if isinstance(values, list | tuple) and any(isinstance(tick, Sized) for tick in values):
             return super().encode_run(state, values)
-        numbers = whole_numbers(values, 0, self.most_per_tick or LARGEST_TOTAL, "numbers of events per tick")
+        numbers = whole_numbers(
+            values, 0, self.most_per_tick or LARGEST_TOTAL, "numbers of events per tick"
+        )
         if numbers.ndim != 1:
-            raise InputError(f"a run of Count is one number of events per tick, got an array of shape {numbers.shape}")
+            raise InputError(
+                "a run of Count is one number of events per tick, got an array of shape "
+                f"{numbers.shape}"
+            )
         return numbers[:, np.newaxis], state
 
 
 class Sum(PowerQuery[float]):
     """The sum so far of one value per event, each in [low, high], on a public grid.
 
-    A tick's input is the sequence of its events' values (a single number is one event). `low` and `high` must be
-    multiples of `grid`. With grid 1, the default, values are whole numbers and all others are refused: rounded to whole
-    numbers, a thousand values of 0.3 would add up to 0. With another grid they are rounded to the nearest multiple of
-    it, and what is published, with its intervals, is the sum of the rounded values: each may be off by half of `grid`.
+    A tick's input is the sequence of its events' values (a single number is one event). `low` and
+    `high` must be multiples of `grid`. With grid 1, the default, values are whole numbers and all
+    others are refused: rounded to whole numbers, a thousand values of 0.3 would add up to 0. With
+    another grid they are rounded to the nearest multiple of it, and what is published, with its
+    intervals, is the sum of the rounded values: each may be off by half of `grid`.
 
-    Guarantee. In grid units an event adds a whole number from ⌊low⌉ to ⌊high⌉, the roundings that the encoder makes of
-    low/grid and high/grid (division and rounding are monotone). S = max(⌊low⌉², ⌊high⌉²)·grid² for add-remove and
-    (⌊high⌉−⌊low⌉)²·grid² for replace: differences are taken of whole numbers, so nothing cancels. Tests:
+    Guarantee. In grid units an event adds a whole number from ⌊low⌉ to ⌊high⌉, the roundings that
+    the encoder makes of low/grid and high/grid (division and rounding are monotone). S =
+    max(⌊low⌉², ⌊high⌉²)·grid² for add-remove and (⌊high⌉−⌊low⌉)²·grid² for replace: differences are
+    taken of whole numbers, so nothing cancels. Tests:
     tests/queries/test_queries_counts.py::test_sensitivity_by_enumeration and
     tests/queries/test_queries_counts.py::test_sensitivity_is_what_the_encoder_can_do_on_any_grid.
 
@@ -173,13 +219,24 @@ class Sum(PowerQuery[float]):
         check_range(low, high)
         self._whole = self.grid == WHOLE_NUMBERS
         self._low, self._high = round(low / grid), round(high / grid)
-        if max(abs(self._low * self.grid - self.low), abs(self._high * self.grid - self.high)) > 1e-9 * self.grid:
-            raise ParameterError(f"low={low} and high={high} must be whole multiples of grid={grid}")
+        if (
+            max(abs(self._low * self.grid - self.low), abs(self._high * self.grid - self.high))
+            > 1e-9 * self.grid
+        ):
+            raise ParameterError(
+                f"low={low} and high={high} must be whole multiples of grid={grid}"
+            )
         if max(abs(self._low), abs(self._high)) > MOST_UNITS:
-            raise ParameterError(f"grid={grid} is too fine for [{low}, {high}]: an event may add at most 2^20 units")
+            raise ParameterError(
+                f"grid={grid} is too fine for [{low}, {high}]: an event may add at most 2^20 units"
+            )
 
     def _sensitivity(self, adjacency: Adjacency, power: int) -> float:
-        change = max(abs(self._low), abs(self._high)) if adjacency == "add-remove" else self._high - self._low
+        change = (
+            max(abs(self._low), abs(self._high))
+            if adjacency == "add-remove"
+            else self._high - self._low
+        )
         return float((change * self.grid) ** power)
 
     @property
@@ -198,7 +255,9 @@ class Sum(PowerQuery[float]):
         limits = (self.low, self.high, self.grid)
         return Rows(("value",), range=limits, whole=self._whole, totals=self._totals_of_rows)
 
-    def _totals_of_rows(self, tick: IntArray, cell: IntArray, events: IntArray, units: IntArray) -> Groups:
+    def _totals_of_rows(
+        self, tick: IntArray, cell: IntArray, events: IntArray, units: IntArray
+    ) -> Groups:
         return tick, cell, units
 
     def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
@@ -206,15 +265,18 @@ class Sum(PowerQuery[float]):
 
 
 class Average(Sum):
-    """The running average of values in [low, high]: per tick (the paper's: sum so far / tick) or per event.
+    """The running average of values in [low, high]: per tick (the paper's: sum so far / tick) or
+    per event.
 
-    per="tick" divides the noisy sum by the public tick number, so its std is that of the sum over t. per="event" keeps
-    two running sums, of (value − mid) and of 1, with mid = (low+high)/2 rounded to the grid, and publishes mid + their
-    ratio; its std is the first-order one at the published values, its intervals are Fieller's and hold at every tick.
+    per="tick" divides the noisy sum by the public tick number, so its std is that of the sum over
+    t. per="event" keeps two running sums, of (value − mid) and of 1, with mid = (low+high)/2
+    rounded to the grid, and publishes mid + their ratio; its std is the first-order one at the
+    published values, its intervals are Fieller's and hold at every tick.
 
-    Guarantee. per="tick": S of `Sum` (post-processing). per="event": with a = max(high−mid, mid−low), half the range up
-    to the grid, S = a² + 1 for add-remove; for replace the larger of that and (high−low)² (an event may become no
-    event). Test: tests/queries/test_queries_counts.py::test_sensitivity_by_enumeration.
+    Guarantee. per="tick": S of `Sum` (post-processing). per="event": with a = max(high−mid,
+    mid−low), half the range up to the grid, S = a² + 1 for add-remove; for replace the larger of
+    that and (high−low)² (an event may become no event). Test:
+    tests/queries/test_queries_counts.py::test_sensitivity_by_enumeration.
 
     Args:
         per: "tick" or "event": what the sum is divided by.
@@ -232,7 +294,11 @@ class Average(Sum):
     monotone = False
 
     def __init__(
-        self, low: float = 0.0, high: float = 1.0, grid: float = 1.0, per: Literal["tick", "event"] = "tick"
+        self,
+        low: float = 0.0,
+        high: float = 1.0,
+        grid: float = 1.0,
+        per: Literal["tick", "event"] = "tick",
     ) -> None:
         super().__init__(low, high, grid)
         check_name("kind of average", per, ("tick", "event"))
@@ -248,10 +314,14 @@ class Average(Sum):
         if self.per == "tick":
             return super()._sensitivity(adjacency, power)
         absent = self._farthest**power + self._one**power
-        units = absent if adjacency == "add-remove" else max(absent, (self._high - self._low) ** power)
+        units = (
+            absent if adjacency == "add-remove" else max(absent, (self._high - self._low) ** power)
+        )
         return float(units * self.grid**power)
 
-    def _totals_of_rows(self, tick: IntArray, cell: IntArray, events: IntArray, units: IntArray) -> Groups:
+    def _totals_of_rows(
+        self, tick: IntArray, cell: IntArray, events: IntArray, units: IntArray
+    ) -> Groups:
         if self.per == "tick":
             return super()._totals_of_rows(tick, cell, events, units)
         both = np.stack([units - self._mid * events, events * self._one], axis=1)
@@ -261,13 +331,18 @@ class Average(Sum):
         if self.per == "tick":
             return super().encode(state, events)
         units = self._units(events)
-        return np.asarray([(units - self._mid).sum(), len(units) * self._one], dtype=np.int64), state
+        return np.asarray(
+            [(units - self._mid).sum(), len(units) * self._one], dtype=np.int64
+        ), state
 
     @property
     def publishing(self) -> Publishing:
         if self.per == "tick":
             return Publishing(
-                self._per_tick, weights=lambda ticks: 1.0 / ticks, why_no_views=NO_SUM, change=self._average_between
+                self._per_tick,
+                weights=lambda ticks: 1.0 / ticks,
+                why_no_views=NO_SUM,
+                change=self._average_between,
             )
         return Publishing(
             self._per_event,
@@ -281,13 +356,19 @@ class Average(Sum):
 
     def _per_event(self, first_tick: int, noisy: FloatArray) -> FloatArray:
         events = np.maximum(noisy[:, 1], 1.0)
-        return np.clip(self._mid * self.grid + noisy[:, 0] / events, self.low, self.high)[:, np.newaxis]
+        return np.clip(self._mid * self.grid + noisy[:, 0] / events, self.low, self.high)[
+            :, np.newaxis
+        ]
 
-    def _average_between(self, earlier: int, later: int, low: FloatArray, high: FloatArray) -> Change:
+    def _average_between(
+        self, earlier: int, later: int, low: FloatArray, high: FloatArray
+    ) -> Change:
         ticks = max(later - earlier, 1)
         return (later * high - earlier * low) / ticks, np.ones(1) / ticks
 
-    def _nothing_between(self, earlier: int, later: int, low: FloatArray, high: FloatArray) -> Change:
+    def _nothing_between(
+        self, earlier: int, later: int, low: FloatArray, high: FloatArray
+    ) -> Change:
         raise ParameterError(NO_EVENTS)
 
     def _output_scale(self, sums: FloatArray, values: FloatArray) -> FloatArray:
@@ -295,15 +376,18 @@ class Average(Sum):
         events = np.maximum(sums[:, 1:2], 1.0)
         return np.asarray(np.sqrt(1 + (values - self._mid * self.grid) ** 2) / events)
 
-    def _interval(self, values: FloatArray, sums: FloatArray, errors: CellErrors, level: float) -> Limits:
+    def _interval(
+        self, values: FloatArray, sums: FloatArray, errors: CellErrors, level: float
+    ) -> Limits:
         """Fieller's interval of the ratio.
 
-        **Guarantee.** At every tick with at least one event it holds the true average of the values, rounded to the
-        grid, with probability at least `level`. Proof: `averages.proof.md`. Test:
-        tests/queries/test_queries_averages.py::test_intervals_of_averages_per_event_hold.
+        **Guarantee.** At every tick with at least one event it holds the true average of the
+        values, rounded to the grid, with probability at least `level`. Proof: `averages.proof.md`.
+        Test: tests/queries/test_queries_averages.py::test_intervals_of_averages_per_event_hold.
         """
         mid = self._mid * self.grid
-        if errors.pure:  # the mixed sum of two Laplace noises has no quantile here: each noise by itself
+        # the mixed sum of two Laplace noises has no quantile here: each noise by itself
+        if errors.pure:
             normal, linear = np.zeros_like(errors.spread), errors.half(level, 2)
         else:
             normal, linear = errors.factor(level) * errors.spread, errors.slack + errors.step

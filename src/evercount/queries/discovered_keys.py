@@ -23,44 +23,51 @@ from evercount.queries.publishing import CellErrors, Change, KeptSums, Limits, P
 from evercount.queries.sensitivities import Rows, bounded
 
 RESERVED = (TOTAL, OTHER)
-"""Labels of the first two cells. Events may name them as keys: they count in the total and are never listed."""
+"""Labels of the first two cells. Events may name them as keys: they count in the total and are
+never listed."""
 PER_TICK = "per-tick"  # the only view of a stream of keys of the day
 LONGEST_KEY = 200  # characters of a key
 CLEAR = 2.0
-"""A key is clearly above its threshold when its noisy count exceeds it by this many stds plus half an interval."""
+"""A key is clearly above its threshold when its noisy count exceeds it by this many stds plus half
+an interval."""
 CHANCE_BELOW_CLEAR = 0.5 * math.erfc(-CLEAR / math.sqrt(2))
 
 
 class DiscoveredKeys(Query[FloatArray]):
-    """Running counts of keys that nobody listed. A key becomes public when its noisy count passes a public threshold.
+    """Running counts of keys that nobody listed. A key becomes public when its noisy count passes a
+    public threshold.
 
-    A tick is a sequence of keys, one for each event, or a mapping from key to number of events. Published are `total`
-    (all events), `other` (the total less the counts of public keys) and one count for each public key, in the order
-    in which they became public. A key that is public stays so, and is published from that tick on.
+    A tick is a sequence of keys, one for each event, or a mapping from key to number of events.
+    Published are `total` (all events), `other` (the total less the counts of public keys) and one
+    count for each public key, in the order in which they became public. A key that is public stays
+    so, and is published from that tick on.
 
-    A stream with views=["per-tick"] publishes the **keys of the day** instead: at each tick the keys whose count of
-    this tick alone passes the threshold, sorted, with that count; `total` and `other` are those of the tick, too. It
-    remembers no key and needs no horizon, and a key that does not pass is not in the release of that tick.
+    A stream with views=["per-tick"] publishes the **keys of the day** instead: at each tick the
+    keys whose count of this tick alone passes the threshold, sorted, with that count; `total` and
+    `other` are those of the tick, too. It remembers no key and needs no horizon, and a key that
+    does not pass is not in the release of that tick.
 
-    Keys are compared in Unicode's composed form (NFC), have 1 to 200 characters and obey `text_rules`. An event whose
-    key does not is refused.
+    Keys are compared in Unicode's composed form (NFC), have 1 to 200 characters and obey
+    `text_rules`. An event whose key does not is refused.
 
     Args:
         every: discovery ticks are the multiples of this: at no other tick does a key become public.
-        minimum: the true count below which a key is never tested. A larger one raises every threshold by as much and
-            saves time and memory: only keys that have reached it need noise.
+        minimum: the true count below which a key is never tested. A larger one raises every
+            threshold by as much and saves time and memory: only keys that have reached it need
+            noise.
         share: the part of the budget's δ that pays for discovery.
 
     Raises:
         ParameterError: a parameter is outside its domain.
 
-    Guarantee. All releases together are (ε, δ)-DP: with S = 2 for the counts of all possible keys and the total, for
-    which the noise has (1 − share)·δ, and with share·δ = (1 + e^ε)·δ₂ for the chance δ₂ that a key is listed because of
-    one unit alone. Proof: `discovered_keys.proof.md`. Assumption: one event names one key. Tests:
+    Guarantee. All releases together are (ε, δ)-DP: with S = 2 for the counts of all possible keys
+    and the total, for which the noise has (1 − share)·δ, and with share·δ = (1 + e^ε)·δ₂ for the
+    chance δ₂ that a key is listed because of one unit alone. Proof: `discovered_keys.proof.md`.
+    Assumption: one event names one key. Tests:
     tests/queries/test_discovered_law.py::test_exact_law_of_one_tick_keeps_epsilon_and_delta and
-    tests/queries/test_discovered_law.py::test_a_key_of_one_person_is_listed_with_at_most_delta_2. For keys of the day
-    these ε and δ are those of the ticks that a unit touches, however many ticks there are: Theorem 9,
-    tests/queries/test_keys_of_the_day.py::test_exact_delta_of_two_ticks.
+    tests/queries/test_discovered_law.py::test_a_key_of_one_person_is_listed_with_at_most_delta_2.
+    For keys of the day these ε and δ are those of the ticks that a unit touches, however many ticks
+    there are: Theorem 9, tests/queries/test_keys_of_the_day.py::test_exact_delta_of_two_ticks.
 
     >>> from evercount import Budget, DiscoveredKeys, Stream
     >>> stream = Stream(DiscoveredKeys(), Budget(epsilon=1.0, delta=1e-6), horizon=10)
@@ -74,7 +81,8 @@ class DiscoveredKeys(Query[FloatArray]):
     outputs = len(RESERVED)
     labels = RESERVED
     refuses_by_itself: ClassVar[bool] = True
-    first_names: ClassVar[tuple[str, ...]] = ("",)  # the total's noise has the empty name, which no key has
+    # the total's noise has the empty name, which no key has
+    first_names: ClassVar[tuple[str, ...]] = ("",)
     _own_ticks: bool = False
 
     def __init__(self, every: int = 1, minimum: int = 1, share: float = 0.5) -> None:
@@ -85,12 +93,14 @@ class DiscoveredKeys(Query[FloatArray]):
     def for_views(self, views: tuple[str, ...]) -> Self:
         own = views == (PER_TICK,)
         if own and self.every > 1:
-            raise ParameterError(f"every={self.every} is for keys that stay public: omit it for keys of the day")
+            raise ParameterError(
+                f"every={self.every} is for keys that stay public: omit it for keys of the day"
+            )
         chosen = copy(self)
         chosen._own_ticks = own
         return chosen
 
-    # -- what is counted ---------------------------------------------------------------------------------------
+    # -- what is counted ---------------------------------------------------------------------------
 
     @property
     def memoryless(self) -> bool:
@@ -106,29 +116,36 @@ class DiscoveredKeys(Query[FloatArray]):
         return (*RESERVED, *state.public)
 
     def squared_sensitivity(self, adjacency: Adjacency) -> float:
-        """S = 2 over the total and the counts of all possible keys: `discovered_keys.proof.md`, Lemma 1."""
+        """S = 2 over the total and the counts of all possible keys: `discovered_keys.proof.md`,
+        Lemma 1."""
         is_replace(adjacency)  # refuses anything else
         return 2.0
 
     def touched_cells(self, budget: Budget, horizon: int | None) -> int:
-        """How many cells one unit can change: the keys of its events, of both streams under replace, and the total."""
+        """How many cells one unit can change: the keys of its events, of both streams under
+        replace, and the total."""
         return 1 + bounded("events", budget, horizon) * (2 if budget.adjacency == "replace" else 1)
 
     def own_delta(self, budget: Budget) -> float:
         """The part of δ that discovery costs besides the noise."""
         return self.share * budget.delta
 
-    def thresholds(self, budget: Budget, horizon: int | None, std: Callable[[IntArray], FloatArray]) -> Thresholds:
+    def thresholds(
+        self, budget: Budget, horizon: int | None, std: Callable[[IntArray], FloatArray]
+    ) -> Thresholds:
         """When a key becomes public: δ₂ = share·δ/(1 + e^ε)."""
         delta = self.own_delta(budget) / (1 + float(np.exp(min(budget.epsilon, 700.0))))
         own = self._own_ticks
-        return Thresholds(self.minimum, self.every, horizon, Reach.of(budget, horizon, own), delta, std, own)
+        return Thresholds(
+            self.minimum, self.every, horizon, Reach.of(budget, horizon, own), delta, std, own
+        )
 
     def with_known_keys(self, events: Iterable[Any]) -> Query:
-        """A query whose increments are those that S speaks of, over the keys of these events; for audits."""
+        """A query whose increments are those that S speaks of, over the keys of these events; for
+        audits."""
         return KnownKeys(self, sorted({normal_key(0, event) for event in events}))
 
-    # -- from events to increments -----------------------------------------------------------------------------
+    # -- from events to increments -----------------------------------------------------------------
 
     def initial_state(self) -> KeyCounts:
         return KeyCounts()
@@ -155,7 +172,8 @@ class DiscoveredKeys(Query[FloatArray]):
         return [normal if wrong is None else None for normal, wrong in checked]
 
     def expected_names(self, state: KeyCounts, events: Any = ()) -> Iterable[str]:
-        """Keys that have three quarters of the minimum; none where noise belongs to one tick and is quickly drawn."""
+        """Keys that have three quarters of the minimum; none where noise belongs to one tick and is
+        quickly drawn."""
         if self._own_ticks:
             return ()
         least = self.minimum - self.minimum // 4
@@ -168,11 +186,15 @@ class DiscoveredKeys(Query[FloatArray]):
     def load_state(self, data: Any) -> KeyCounts:
         return KeyCounts.load(data)
 
-    # -- errors ------------------------------------------------------------------------------------------------
+    # -- errors ------------------------------------------------------------------------------------
 
     @property
     def publishing(self) -> Publishing:
-        return Publishing(change=self._between, kept=KeptSums(self._scale, self.interval), own_ticks=self._own_ticks)
+        return Publishing(
+            change=self._between,
+            kept=KeptSums(self._scale, self.interval),
+            own_ticks=self._own_ticks,
+        )
 
     def _scale(self, sums: FloatArray, values: FloatArray) -> FloatArray:
         """`other` adds up the noise of the total and of all public keys."""
@@ -180,12 +202,14 @@ class DiscoveredKeys(Query[FloatArray]):
         scale[:, 1] = np.sqrt(np.count_nonzero(~np.isnan(values), axis=1) - 1)
         return scale
 
-    def interval(self, values: FloatArray, sums: FloatArray, errors: CellErrors, level: float) -> Limits:
+    def interval(
+        self, values: FloatArray, sums: FloatArray, errors: CellErrors, level: float
+    ) -> Limits:
         """Intervals that hold given which keys are public: `discovered_keys.proof.md`, "Intervals".
 
-        **Guarantee.** Given that a key is public, its count lies inside with probability at least `level`; so does the
-        total, and so does what `other` stands for, given the set of public keys. Test:
-        tests/queries/test_discovered_intervals.py::test_intervals_hold_given_discovery.
+        **Guarantee.** Given that a key is public, its count lies inside with probability at least
+        `level`; so does the total, and so does what `other` stands for, given the set of public
+        keys. Test: tests/queries/test_discovered_intervals.py::test_intervals_hold_given_discovery.
         """
         miss = 1 - level
         half = errors.half(level)
@@ -198,24 +222,29 @@ class DiscoveredKeys(Query[FloatArray]):
             clear = sums[number, part] >= CLEAR + CLEAR
             summed = float(np.count_nonzero(clear))
             noise = sum_of_clear(keys, miss / 4) * here.spread + here.slack_of(summed**0.5, summed)
-            certain = self.minimum * np.count_nonzero(~clear)  # keys that are not clear have at least the minimum
+            # keys that are not clear have at least the minimum
+            certain = self.minimum * np.count_nonzero(~clear)
             all_keys = row[part][clear].sum() - float(noise[0, 0]) + certain
             norm = np.sqrt(keys + 1.0)
             side = here.factor(level) * norm * here.spread + here.slack_of(norm, keys + 1)
             low[number, 1] = max(0.0, row[1] - float(side[0, 0]))
             high[number, 1] = max(0.0, row[0] + float(here.half(1 - miss / 2)[0, 0]) - all_keys)
-        return np.minimum(low, values), np.maximum(high, values)  # the published number itself may be impossible
+        # the published number itself may be impossible
+        return np.minimum(low, values), np.maximum(high, values)
 
-    def _least(self, noisy: FloatArray, evidence: FloatArray, errors: CellErrors, miss: float) -> FloatArray:
-        """Lower bounds of the true counts of public keys; each fails with probability at most `miss`."""
+    def _least(
+        self, noisy: FloatArray, evidence: FloatArray, errors: CellErrors, miss: float
+    ) -> FloatArray:
+        """Lower bounds of the true counts of public keys; each fails with probability at most
+        `miss`."""
         level = 1 - 2 * miss * CHANCE_BELOW_CLEAR
         low = noisy - float(errors.half(level)[0, 0])
         clear = evidence >= CLEAR + errors.factor(level)
         return np.where(clear, np.maximum(low, self.minimum), float(self.minimum))
 
     def _between(self, earlier: int, later: int, low: FloatArray, high: FloatArray) -> Change:
-        """The changes of the total and of keys that were public at both ticks, NaN for all others. `other` is the
-        change of the total less those of the keys that are shown."""
+        """The changes of the total and of keys that were public at both ticks, NaN for all others.
+        `other` is the change of the total less those of the keys that are shown."""
         self.publishing.check_views("between: ", None)
         change = high - low
         weight = np.where(np.isnan(change), np.nan, 1.0)
@@ -226,7 +255,8 @@ class DiscoveredKeys(Query[FloatArray]):
 
 
 class KnownKeys(Query[FloatArray]):
-    """The cells that S of a `DiscoveredKeys` speaks of, over a few keys: for the audit of its sensitivity."""
+    """The cells that S of a `DiscoveredKeys` speaks of, over a few keys: for the audit of its
+    sensitivity."""
 
     name: ClassVar[str] = "discovered-keys"
     cells = 0
@@ -239,7 +269,9 @@ class KnownKeys(Query[FloatArray]):
 
     def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
         more = count_keys(events)
-        return np.asarray([sum(more.values()), *(more.get(key, 0) for key in self._keys)], np.int64), state
+        return np.asarray(
+            [sum(more.values()), *(more.get(key, 0) for key in self._keys)], np.int64
+        ), state
 
     def parameters(self) -> dict[str, Any]:
         return self._of.parameters()
@@ -254,8 +286,14 @@ def count_keys(events: Any) -> Counter[str]:
         return Counter(map(normal_key, count(), listed_events(events)))
     more: Counter[str] = Counter()
     for place, (key, number) in enumerate(events.items()):
-        if isinstance(number, bool) or not isinstance(number, int | np.integer) or not 0 <= number <= LARGEST_TOTAL:
-            raise EventRefused(place, f"must have a whole number of events from 0 to 2^53, got {number!r:.80}")
+        if (
+            isinstance(number, bool)
+            or not isinstance(number, int | np.integer)
+            or not 0 <= number <= LARGEST_TOTAL
+        ):
+            raise EventRefused(
+                place, f"must have a whole number of events from 0 to 2^53, got {number!r:.80}"
+            )
         if number:
             more[normal_key(place, key)] += int(number)
     return more
@@ -274,17 +312,25 @@ def normal_key(number: int, key: Any) -> str:
 def _checked(key: str) -> tuple[str, str | None]:
     """(the key in composed form, what is wrong with it)."""
     if len(key) > LONGEST_KEY:
-        return key, f"is longer than {LONGEST_KEY} characters: shorten it ({escaped(key[:20], quote=True)}…)"
+        return (
+            key,
+            (
+                f"is longer than {LONGEST_KEY} characters: shorten it "
+                f"({escaped(key[:20], quote=True)}…)"
+            ),
+        )
     normal = unicodedata.normalize("NFC", key)
     return normal, fault(normal)
 
 
 @lru_cache(maxsize=4096)
 def sum_of_clear(keys: int, miss: float) -> float:
-    """What the noise of all clear keys together exceeds with probability at most `miss`, in stds of one cell.
+    """What the noise of all clear keys together exceeds with probability at most `miss`, in stds of
+    one cell.
 
-    **Guarantee.** Given which `keys` keys are public, whatever their counts are. Proof: `discovered_keys.proof.md`,
-    Lemma 6. Test: tests/queries/test_discovered_intervals.py::test_the_noise_of_clear_keys_stays_below_its_bound.
+    **Guarantee.** Given which `keys` keys are public, whatever their counts are. Proof:
+    `discovered_keys.proof.md`, Lemma 6. Test:
+    tests/queries/test_discovered_intervals.py::test_the_noise_of_clear_keys_stays_below_its_bound.
     """
     from scipy.special import ndtr
 
@@ -304,11 +350,13 @@ def top_discovered(
     k: int,
     level: float,
 ) -> list[TopKey]:
-    """The k public keys with the largest noisy counts, largest first; ties go to the key that became public earlier.
+    """The k public keys with the largest noisy counts, largest first; ties go to the key that
+    became public earlier.
 
-    **Guarantee.** Given which keys are public: all intervals hold at once with probability at least `level`, and for
-    every c, with probability at least c all keys whose confidence is at least c belong to the k largest of the public
-    keys. Keys that are not public are not compared. Proof: `discovered_keys.proof.md`, "The largest keys". Test:
+    **Guarantee.** Given which keys are public: all intervals hold at once with probability at least
+    `level`, and for every c, with probability at least c all keys whose confidence is at least c
+    belong to the k largest of the public keys. Keys that are not public are not compared. Proof:
+    `discovered_keys.proof.md`, "The largest keys". Test:
     tests/queries/test_top_discovered.py::test_intervals_and_confidences_hold_given_discovery.
     """
     k, miss = check_count("k", k), 1 - check_probability("level", level)
@@ -325,13 +373,17 @@ def top_discovered(
             float(noisy[place]),
             float(low[0, first + place]),
             float(high[0, first + place]),
-            _confidence(float(noisy[place]), best_of_rest, float(evidence[first + place]), errors, number),
+            _confidence(
+                float(noisy[place]), best_of_rest, float(evidence[first + place]), errors, number
+            ),
         )
         for place in order[:k].tolist()
     ]
 
 
-def _confidence(noisy: float, rest: float | None, evidence: float, errors: CellErrors, number: int) -> float:
+def _confidence(
+    noisy: float, rest: float | None, evidence: float, errors: CellErrors, number: int
+) -> float:
     """The largest c for which the lower end of the key and the upper ends of the rest are apart."""
     from scipy.special import ndtr
 

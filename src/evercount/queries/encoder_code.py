@@ -1,8 +1,10 @@
-"""What tells the code of two encoders apart, for keys of noise: names alone do not, as two lambdas of one line show.
+"""What tells the code of two encoders apart, for keys of noise: names alone do not, as two lambdas
+of one line show.
 
-The digest covers bytecode with its constants, defaults and closures, not what is reached by global names. Another
-version of Python may give another one: a stream that begins again there on the same secret has other noise, which
-costs a second budget and reveals nothing; one that goes on from its snapshot keeps its noise.
+The digest covers bytecode with its constants, defaults and closures, not what is reached by global
+names. Another version of Python may give another one: a stream that begins again there on the same
+secret has other noise, which costs a second budget and reveals nothing; one that goes on from its
+snapshot keeps its noise.
 """
 
 from __future__ import annotations
@@ -48,14 +50,20 @@ class _Code:
         if isinstance(value, MethodType):
             return ["method", self.of(value.__func__), self._of_object(value.__self__)]
         if isinstance(value, partial):
-            return ["partial", self.of(value.func), self.all(value.args), self.all(sorted(value.keywords.items()))]
+            return [
+                "partial",
+                self.of(value.func),
+                self.all(value.args),
+                self.all(sorted(value.keywords.items())),
+            ]
         if isinstance(value, FunctionType):
             return self._of_function(value)
         if isinstance(value, tuple | list):
             return [type(value).__name__, self.all(value)]
         if isinstance(value, set | frozenset):  # their order is another one in the next process
             return [type(value).__name__, sorted(map(repr, value))]
-        if hasattr(value, "tobytes") and hasattr(value, "shape"):  # an array's repr leaves out its middle
+        # an array's repr leaves out its middle
+        if hasattr(value, "tobytes") and hasattr(value, "shape"):
             return ["array", str(value.dtype), value.shape, value.tobytes().hex()]
         if callable(value) and not isinstance(value, type):
             return self._of_object(value)
@@ -73,7 +81,9 @@ class _Code:
                 facts.append([name, self.of(member.func)])
             elif isinstance(member, staticmethod | classmethod):
                 facts.append([name, self.of(member.__func__)])
-            elif isinstance(member, FunctionType) or (isinstance(member, CONSTANTS) and not name.startswith("__")):
+            elif isinstance(member, FunctionType) or (
+                isinstance(member, CONSTANTS) and not name.startswith("__")
+            ):
                 facts.append([name, self.of(member)])
         return facts
 
@@ -81,7 +91,10 @@ class _Code:
         if id(function) in self._seen:
             return function.__qualname__
         self._seen.add(id(function))
-        defaults = [*(function.__defaults__ or ()), *sorted((function.__kwdefaults__ or {}).items())]
+        defaults = [
+            *(function.__defaults__ or ()),
+            *sorted((function.__kwdefaults__ or {}).items()),
+        ]
         return [self._of_code(function.__code__), self.all(defaults), self._of_closure(function)]
 
     def _of_closure(self, function: FunctionType) -> list[Any]:
@@ -94,7 +107,10 @@ class _Code:
         return found
 
     def _of_code(self, code: CodeType) -> list[Any]:
-        constants = [self._of_code(one) if isinstance(one, CodeType) else self.of(one) for one in code.co_consts]
+        constants = [
+            self._of_code(one) if isinstance(one, CodeType) else self.of(one)
+            for one in code.co_consts
+        ]
         return [code.co_code.hex(), constants, code.co_names, code.co_varnames, code.co_freevars]
 
     def _of_object(self, value: Any) -> list[Any]:

@@ -12,40 +12,65 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
-from evercount._validate import FloatArray, IntArray, check_count, check_kind, check_name, require_fits
+from evercount._validate import (
+    FloatArray,
+    IntArray,
+    check_count,
+    check_kind,
+    check_name,
+    require_fits,
+)
 from evercount.errors import EventRefused, InputError, ParameterError
 from evercount.privacy import Adjacency
-from evercount.queries.base import LARGEST_TOTAL, OTHER, PowerQuery, is_replace, listed_events, public_names
-from evercount.queries.publishing import LARGEST_WEIGHT, SUMS, Publishing, RankErrors, TopKey, divided, top_keys
+from evercount.queries.base import (
+    LARGEST_TOTAL,
+    OTHER,
+    PowerQuery,
+    is_replace,
+    listed_events,
+    public_names,
+)
+from evercount.queries.publishing import (
+    LARGEST_WEIGHT,
+    SUMS,
+    Publishing,
+    RankErrors,
+    TopKey,
+    divided,
+    top_keys,
+)
 from evercount.queries.sensitivities import Groups, Rows, other_last
 
 
 class Histogram(PowerQuery[FloatArray]):
     """How many events named each key, for every key of a public list.
 
-    A tick is a sequence of events. An event is one key, or a collection of at most `max_keys_per_event` distinct
-    keys (possibly empty). With ``removals=True`` it may also be a mapping from key to +1 or −1. Keys are the strings
-    of the list, or 0 … n−1 when `keys` is a number n. A tick may be a NumPy array of keys. The keys of the list obey
-    `text_rules`; an event's key is compared as it is, so the decomposed twin of a listed key is an unknown key.
+    A tick is a sequence of events. An event is one key, or a collection of at most
+    `max_keys_per_event` distinct keys (possibly empty). With ``removals=True`` it may also be a
+    mapping from key to +1 or −1. Keys are the strings of the list, or 0 … n−1 when `keys` is a
+    number n. A tick may be a NumPy array of keys. The keys of the list obey `text_rules`; an
+    event's key is compared as it is, so the decomposed twin of a listed key is an unknown key.
 
-    A key that is not in the list is refused (``unknown="refuse"``) or goes to one more cell, labelled ``other``
-    (``unknown="other"``). One event changes that cell by at most one: by the sum over its unknown keys, clipped to
-    [−1, 1].
+    A key that is not in the list is refused (``unknown="refuse"``) or goes to one more cell,
+    labelled ``other`` (``unknown="other"``). One event changes that cell by at most one: by the sum
+    over its unknown keys, clipped to [−1, 1].
 
-    Guarantee. One event changes at most b = max_keys_per_event of the u cells, at one tick, each by at most one. With
-    u cells (`other` included) and m = min(b, u): S = m (add-remove) and min(2b, u) (replace); with removals S = m
-    and 4m. With weights the heaviest cells count weight² each: S is the largest weight² where b = 1 (add-remove).
-    Proof: `histogram.proof.md`. Assumption: an event is what one person contributes (see `user_cap.py` for several).
-    Test: tests/queries/test_queries_histogram.py::test_sensitivity_is_the_exact_maximum.
+    Guarantee. One event changes at most b = max_keys_per_event of the u cells, at one tick, each by
+    at most one. With u cells (`other` included) and m = min(b, u): S = m (add-remove) and min(2b,
+    u) (replace); with removals S = m and 4m. With weights the heaviest cells count weight² each: S
+    is the largest weight² where b = 1 (add-remove). Proof: `histogram.proof.md`. Assumption: an
+    event is what one person contributes (see `user_cap.py` for several). Test:
+    tests/queries/test_queries_histogram.py::test_sensitivity_is_the_exact_maximum.
 
     Args:
         keys: the public list of keys, or their number.
         max_keys_per_event: the largest number of keys that one event names.
         removals: whether events may take back (−1).
         unknown: what happens to a key that is not in the list.
-        weights: from keys (and `other`) to whole numbers from 1 to 1000; 1 where a key is missing. A key of weight w
-            has 1/w of the noise of a key of weight 1. The noise is calibrated to the largest weight, so keys of less
-            weight have more noise and more privacy: a key at half the largest weight has at most half of ε.
+        weights: from keys (and `other`) to whole numbers from 1 to 1000; 1 where a key is missing.
+            A key of weight w has 1/w of the noise of a key of weight 1. The noise is calibrated to
+            the largest weight, so keys of less weight have more noise and more privacy: a key at
+            half the largest weight has at most half of ε.
         added: keys that joined later (`Stream.add_keys`). Their cells come last, after `other`.
 
     Raises:
@@ -82,15 +107,23 @@ class Histogram(PowerQuery[FloatArray]):
             self._keys = _checked_keys(keys, unknown == OTHER)
             known = len(self._keys)
         if len(added) and self._keys is None:
-            raise ParameterError("other keys cannot join keys that are numbers: list the keys by name")
-        self._added = _checked_keys([*(self._keys or ()), *added], unknown == OTHER)[known:] if len(added) else ()
+            raise ParameterError(
+                "other keys cannot join keys that are numbers: list the keys by name"
+            )
+        self._added = (
+            _checked_keys([*(self._keys or ()), *added], unknown == OTHER)[known:]
+            if len(added)
+            else ()
+        )
         self._known = known
         self._other = known if unknown == OTHER else -1
         self.cells = known + (unknown == OTHER) + len(self._added)
         require_fits(self.cells, "this histogram", "Use fewer keys, or group rare keys under one.")
         self._most = check_count("max_keys_per_event", max_keys_per_event)
         if self._most > self.cells:
-            raise ParameterError(f"max_keys_per_event={self._most} is more than the {self.cells} cells: use fewer")
+            raise ParameterError(
+                f"max_keys_per_event={self._most} is more than the {self.cells} cells: use fewer"
+            )
         self._scale = None if weights is None else _scale_of(weights, self.labels)
 
     @cached_property
@@ -101,13 +134,16 @@ class Histogram(PowerQuery[FloatArray]):
     def _sensitivity(self, adjacency: Adjacency, power: int) -> float:
         """S is that of `histogram.proof.md`: exact, not only an upper bound.
 
-        **Guarantee.** With weights, S and Δ₁ are sums of the largest ones, squared or not. Proof: `histogram.proof.md`,
-        "Weights". Tests: tests/queries/test_every_sensitivity.py::test_claims_by_enumeration and
+        **Guarantee.** With weights, S and Δ₁ are sums of the largest ones, squared or not. Proof:
+        `histogram.proof.md`, "Weights". Tests:
+        tests/queries/test_every_sensitivity.py::test_claims_by_enumeration and
         tests/queries/test_queries_histogram.py::test_planted_weights_are_caught.
         """
         touched, factor = min(self._most, self.cells), 1
         if is_replace(adjacency):
-            touched, factor = (touched, 2**power) if self._removals else (min(2 * self._most, self.cells), 1)
+            touched, factor = (
+                (touched, 2**power) if self._removals else (min(2 * self._most, self.cells), 1)
+            )
         if self._scale is None:
             return float(factor * touched)
         return factor * float((np.sort(self._scale)[::-1][:touched] ** power).sum())
@@ -131,7 +167,9 @@ class Histogram(PowerQuery[FloatArray]):
             **more,
         }
 
-    def top(self, values: FloatArray, errors: RankErrors, k: int | None = None, level: float = 0.95) -> list[TopKey]:
+    def top(
+        self, values: FloatArray, errors: RankErrors, k: int | None = None, level: float = 0.95
+    ) -> list[TopKey]:
         k = self._checked_k(self.k if k is None else k)
         named = list(self._cell_of.values())
         cells = errors.cells.at((slice(None), named))
@@ -144,9 +182,16 @@ class Histogram(PowerQuery[FloatArray]):
 
     @property
     def rows(self) -> Rows:
-        return Rows(("key",), 0, lambda: (tuple(self._cell_of), self._unknown == OTHER), totals=self._totals_of_rows)
+        return Rows(
+            ("key",),
+            0,
+            lambda: (tuple(self._cell_of), self._unknown == OTHER),
+            totals=self._totals_of_rows,
+        )
 
-    def _totals_of_rows(self, tick: IntArray, cell: IntArray, events: IntArray, units: IntArray) -> Groups:
+    def _totals_of_rows(
+        self, tick: IntArray, cell: IntArray, events: IntArray, units: IntArray
+    ) -> Groups:
         """Here the cell `other` comes last."""
         if self._added and self._unknown == OTHER:
             cell = other_last(self.cells, self._other)[cell]
@@ -173,7 +218,9 @@ class Histogram(PowerQuery[FloatArray]):
 
     def _plain_cells(self, events: Any) -> npt.NDArray[np.intp] | None:
         """Cells of a tick in which every event is one legal key; None when some event is not."""
-        if not isinstance(events, np.ndarray) and not set(map(type, events)) <= {int if self._keys is None else str}:
+        if not isinstance(events, np.ndarray) and not set(map(type, events)) <= {
+            int if self._keys is None else str
+        }:
             return None
         if self._keys is not None:
             cells = np.asarray(list(map(self._cell_of.get, events, repeat(self._other))), np.intp)
@@ -191,11 +238,17 @@ class Histogram(PowerQuery[FloatArray]):
     def check_totals(self, totals: IntArray) -> None:
         least, most = int(totals.min()), int(totals.max())
         if not self._removals and least < 0:
-            raise InputError("counts have a negative entry; build the histogram with removals=True to allow it")
+            raise InputError(
+                "counts have a negative entry; build the histogram with removals=True to allow it"
+            )
         if max(most, -least) > LARGEST_TOTAL:
-            raise InputError("counts have an entry beyond 2^53 in size, which a double cannot hold exactly")
+            raise InputError(
+                "counts have an entry beyond 2^53 in size, which a double cannot hold exactly"
+            )
         if self._scale is not None and np.any(totals % self._scale):
-            raise InputError("the total of a key is its number of events times its weight; multiply them first")
+            raise InputError(
+                "the total of a key is its number of events times its weight; multiply them first"
+            )
 
     @cached_property
     def _cell_of(self) -> dict[Any, int]:
@@ -208,22 +261,30 @@ class Histogram(PowerQuery[FloatArray]):
         if len(signs) > self._most:
             raise EventRefused(
                 number,
-                f"names more than {self._most} keys; split it, or raise max_keys_per_event (the noise grows with its "
-                "square root)",
+                f"names more than {self._most} keys; split it, or raise max_keys_per_event (the "
+                "noise grows with its square root)",
             )
         change: dict[int, int] = {}
         strangers = 0
         for key, sign in signs.items():
-            if isinstance(key, bool) or not isinstance(key, Integral if self._keys is None else str):
+            if isinstance(key, bool) or not isinstance(
+                key, Integral if self._keys is None else str
+            ):
                 wanted = "a whole number" if self._keys is None else "a string"
-                raise EventRefused(number, f"is not a key: a key is {wanted}, got {key!r:.80} ({type(key).__name__})")
+                raise EventRefused(
+                    number,
+                    f"is not a key: a key is {wanted}, got {key!r:.80} ({type(key).__name__})",
+                )
             if self._keys is not None:
                 cell = self._cell_of.get(key, self._other)
             else:
                 cell = int(key) if 0 <= int(key) < self._known else self._other
             if cell < 0:
                 wrong = f"names the key {key!r:.80}, which is not in the public list"
-                raise EventRefused(number, f"{wrong}; add it to the list, or build the histogram with unknown='other'")
+                raise EventRefused(
+                    number,
+                    f"{wrong}; add it to the list, or build the histogram with unknown='other'",
+                )
             if cell == self._other:
                 strangers += sign
             else:
@@ -254,7 +315,9 @@ class Histogram(PowerQuery[FloatArray]):
 def _checked_keys(keys: Any, other: bool) -> tuple[str, ...]:
     named = public_names("key", keys)
     if other and OTHER in named:
-        raise ParameterError(f"the key {OTHER!r} is taken by the cell for unknown keys; rename the key.")
+        raise ParameterError(
+            f"the key {OTHER!r} is taken by the cell for unknown keys; rename the key."
+        )
     return named
 
 
@@ -262,7 +325,10 @@ def _scale_of(weights: Any, labels: Sequence[str]) -> IntArray | None:
     """What an event adds to each cell, from a table from key to weight; None where all are 1."""
     if not isinstance(weights, Mapping):
         raise ParameterError(f'weights must be a table such as {{"north": 3}}, got {weights!r:.80}')
-    scale, place = np.ones(len(labels), np.int64), {label: cell for cell, label in enumerate(labels)}
+    scale, place = (
+        np.ones(len(labels), np.int64),
+        {label: cell for cell, label in enumerate(labels)},
+    )
     for key, weight in weights.items():
         if str(key) not in place:
             raise ParameterError(f"weights name {key!r:.80}, which is not a key of the list")
@@ -275,11 +341,12 @@ def _scale_of(weights: Any, labels: Sequence[str]) -> IntArray | None:
 class TopK(Histogram):
     """The k keys with the largest noisy counts; k = 1 is the paper's top-1.
 
-    The stream releases the whole noisy histogram; `Release.top` picks from it. That is post-processing, so it costs
-    nothing.
+    The stream releases the whole noisy histogram; `Release.top` picks from it. That is
+    post-processing, so it costs nothing.
 
-    Guarantee. Privacy: as Histogram. Error: `TopKey`. If every cell of the tick is within a of its true count, then
-    the i-th published value is within a of the true i-th largest count. Proof: `histogram.proof.md`. Test:
+    Guarantee. Privacy: as Histogram. Error: `TopKey`. If every cell of the tick is within a of its
+    true count, then the i-th published value is within a of the true i-th largest count. Proof:
+    `histogram.proof.md`. Test:
     tests/queries/test_queries_top.py::test_top_values_obey_the_simultaneous_bound.
 
     Args:
@@ -306,7 +373,10 @@ class TopK(Histogram):
         self.k = self._checked_k(k)
 
     def with_keys(self, keys: Sequence[Any]) -> Histogram:
-        raise ParameterError("'top-k' keeps its keys: declare a histogram, whose largest keys `Release.top` gives, too")
+        raise ParameterError(
+            "'top-k' keeps its keys: declare a histogram, whose largest keys `Release.top` gives, "
+            "too"
+        )
 
     def parameters(self) -> dict[str, Any]:
         return {**super().parameters(), "k": self.k}

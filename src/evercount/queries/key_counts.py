@@ -1,6 +1,8 @@
-"""Keys that nobody listed: their exact counts, and which noisy count makes a key public at which tick.
+"""Keys that nobody listed: their exact counts, and which noisy count makes a key public at which
+tick.
 
-`KeyCounts` is secret, but for the keys that are public already; `Thresholds` are computed from public numbers only.
+`KeyCounts` is secret, but for the keys that are public already; `Thresholds` are computed from
+public numbers only.
 """
 
 from __future__ import annotations
@@ -39,10 +41,12 @@ class Reach:
         return cls(here, here, bounded("ticks", budget, horizon), most)
 
     def log_chance(self, log_pass: Callable[[IntArray], FloatArray]) -> float:
-        """A bound of log P(some key of the unit passes); `log_pass` is that of one key with so many of its events.
+        """A bound of log P(some key of the unit passes); `log_pass` is that of one key with so many
+        of its events.
 
-        **Guarantee.** It holds however the events are spread over keys and ticks. Proof: `discovered_keys.proof.md`,
-        Lemma 2. Test: tests/queries/test_discovery_threshold.py::test_chances_hold_for_every_spread.
+        **Guarantee.** It holds however the events are spread over keys and ticks. Proof:
+        `discovered_keys.proof.md`, Lemma 2. Test:
+        tests/queries/test_discovery_threshold.py::test_chances_hold_for_every_spread.
         """
         events = np.arange(1, self.events + 1)
         logs = log_pass(events)
@@ -56,11 +60,12 @@ class Reach:
 class Thresholds:
     """The threshold of every discovery tick.
 
-    **Guarantee.** However the events of a unit are spread over keys, the probability that at some discovery tick a key
-    reaches its threshold whose count without the unit is below `minimum` is at most `delta`. Proof:
-    `discovered_keys.proof.md`, Lemmas 2 and 8. Assumption: noise is normal of this std, rounded to the nearest whole
-    number, and the std of own ticks is the same at all of them.
-    Tests: tests/queries/test_discovery_threshold.py::test_thresholds_keep_their_delta_for_every_split and
+    **Guarantee.** However the events of a unit are spread over keys, the probability that at some
+    discovery tick a key reaches its threshold whose count without the unit is below `minimum` is at
+    most `delta`. Proof: `discovered_keys.proof.md`, Lemmas 2 and 8. Assumption: noise is normal of
+    this std, rounded to the nearest whole number, and the std of own ticks is the same at all of
+    them. Tests:
+    tests/queries/test_discovery_threshold.py::test_thresholds_keep_their_delta_for_every_split and
     tests/queries/test_discovered_law.py::test_a_key_of_one_person_is_listed_with_at_most_delta_2.
     """
 
@@ -68,17 +73,21 @@ class Thresholds:
     every: int  # discovery ticks are the multiples of this
     horizon: int | None  # the number of ticks, or None
     reach: Reach  # what one protected unit can have
-    delta: float  # δ₂, the probability with which all discovery ticks together may list a key because of one unit alone
-    std: Callable[[IntArray], FloatArray]  # from ticks to the std of a cell's noise before it is rounded, in events
-    # whether each tick compares its own counts, of which a unit changes those of `reach.ticks` ticks only, instead of
-    # running totals. Then every tick has the same threshold, for ever
+    # δ₂, the probability with which all discovery ticks together may list a key because of one unit
+    # alone
+    delta: float
+    # from ticks to the std of a cell's noise before it is rounded, in events
+    std: Callable[[IntArray], FloatArray]
+    # whether each tick compares its own counts, of which a unit changes those of `reach.ticks`
+    # ticks only, instead of running totals. Then every tick has the same threshold, for ever
     own_ticks: bool = False
     _known: dict[int, int] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.horizon is not None and self.horizon < self.every:
             raise ParameterError(
-                f"every={self.every} is more than the horizon of {self.horizon} ticks: nothing is listed"
+                f"every={self.every} is more than the horizon of {self.horizon} ticks: nothing is "
+                "listed"
             )
 
     def discovers(self, tick: int) -> bool:
@@ -86,8 +95,8 @@ class Thresholds:
         return tick % self.every == 0
 
     def share(self, tick: int) -> float:
-        """The part of δ₂ that a discovery tick has: equal parts of a horizon, else δ₂/(j(j+1)) for the j-th. With own
-        ticks all of it: `reach` counts the ticks."""
+        """The part of δ₂ that a discovery tick has: equal parts of a horizon, else δ₂/(j(j+1)) for
+        the j-th. With own ticks all of it: `reach` counts the ticks."""
         if self.own_ticks:
             return self.delta
         if self.horizon is not None:
@@ -109,25 +118,38 @@ class Thresholds:
         std = self._std(tick) * (1 + MARGIN)
         certain = self.minimum - 1 + self.reach.events
         low = certain  # a key of the unit alone would be listed about every second time
-        high = certain + 2 + int(np.ceil(-std * float(ndtri_exp(log_delta - np.log(self.reach.total) - 1))))
+        high = (
+            certain
+            + 2
+            + int(np.ceil(-std * float(ndtri_exp(log_delta - np.log(self.reach.total) - 1))))
+        )
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (low, middle) if self._log_chance(middle, std) <= log_delta - MARGIN else (middle, high)
+            low, high = (
+                (low, middle)
+                if self._log_chance(middle, std) <= log_delta - MARGIN
+                else (middle, high)
+            )
         return high
 
     def _log_chance(self, threshold: int, std: float) -> float:
-        return self.reach.log_chance(lambda events: _log_pass_chance(self.minimum - 1 + events, threshold, std))
+        return self.reach.log_chance(
+            lambda events: _log_pass_chance(self.minimum - 1 + events, threshold, std)
+        )
 
     def _std(self, tick: int) -> float:
         return float(self.std(np.asarray([tick]))[0])
 
     def visible(self, count: int, tick: int) -> float:
-        """The chance that a key with this true count passes the threshold at the last discovery tick up to `tick`. A
-        key that passed earlier is public already, so the chance that it is public is at least this."""
+        """The chance that a key with this true count passes the threshold at the last discovery
+        tick up to `tick`. A key that passed earlier is public already, so the chance that it is
+        public is at least this."""
         last = tick // self.every * self.every
         if last < 1 or count < self.minimum:
             return 0.0
-        return float(np.exp(_log_pass_chance(np.asarray([count]), self.at(last), self._std(last))[0]))
+        return float(
+            np.exp(_log_pass_chance(np.asarray([count]), self.at(last), self._std(last))[0])
+        )
 
     def needed(self, chance: float, tick: int) -> int:
         """The least count that is visible with this chance at a tick, and at least `minimum`."""
@@ -139,7 +161,8 @@ class Thresholds:
 
 
 def _log_pass_chance(counts: IntArray, threshold: int, std: float) -> FloatArray:
-    """log P(count + noise ≥ threshold) for normal noise that is rounded to the nearest whole number, halves upwards."""
+    """log P(count + noise ≥ threshold) for normal noise that is rounded to the nearest whole
+    number, halves upwards."""
     from scipy.special import log_ndtr
 
     return np.asarray(log_ndtr((counts - threshold + 0.5) / std))
@@ -150,29 +173,45 @@ ARRAYS = ("counts", "listed", "since", "evidence")
 
 @dataclass(frozen=True, eq=False)
 class KeyCounts:
-    """Counts after some tick, and what was encoded of the ticks after it. What a step does, it does to a copy
-    (`opened`), so that the old one stays true if the step fails. Only `rare` is shared, because it is large: it lacks
-    the counts in `changed`, which are absolute, so writing them twice does no harm."""
+    """Counts after some tick, and what was encoded of the ticks after it. What a step does, it does
+    to a copy (`opened`), so that the old one stays true if the step fails. Only `rare` is shared,
+    because it is large: it lacks the counts in `changed`, which are absolute, so writing them twice
+    does no harm."""
 
-    rare: dict[str, int] = field(default_factory=dict)  # counts below the minimum, without those in `changed`
-    changed: dict[str, int] = field(default_factory=dict)  # rare keys that the last ticks changed; 0: no longer rare
+    # counts below the minimum, without those in `changed`
+    rare: dict[str, int] = field(default_factory=dict)
+    # rare keys that the last ticks changed; 0: no longer rare
+    changed: dict[str, int] = field(default_factory=dict)
     keys: list[str] = field(default_factory=list)
-    """Keys that have reached the minimum, in the order in which they did; those of one tick by their names."""
+    """Keys that have reached the minimum, in the order in which they did; those of one tick by
+    their names."""
     place: dict[str, int] = field(default_factory=dict)  # where each of `keys` stands
     counts: IntArray = field(default_factory=lambda: np.empty(0, np.int64))  # the counts of `keys`
     listed: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
     """The places of public keys, in the order in which they became public."""
-    since: IntArray = field(default_factory=lambda: np.empty(0, np.int64))  # the ticks at which they became public
+    # the ticks at which they became public
+    since: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
     evidence: FloatArray = field(default_factory=lambda: np.empty(0))
     """How many stds their noisy counts were above the threshold at the last discovery tick."""
-    pending: tuple[Mapping[str, int], ...] = ()  # what each tick that was encoded and not released adds to each key
+    # what each tick that was encoded and not released adds to each key
+    pending: tuple[Mapping[str, int], ...] = ()
 
     @classmethod
     def of_published(cls, keys: list[str], tick: int) -> KeyCounts:
-        """What a stream without memory keeps of its last tick: the keys that were published, and no counts."""
+        """What a stream without memory keeps of its last tick: the keys that were published, and no
+        counts."""
         places = np.arange(len(keys))
         place = dict(zip(keys, range(len(keys)), strict=True))
-        return cls({}, {}, keys, place, np.zeros_like(places), places, np.full(len(keys), tick), np.zeros(len(keys)))
+        return cls(
+            {},
+            {},
+            keys,
+            place,
+            np.zeros_like(places),
+            places,
+            np.full(len(keys), tick),
+            np.zeros(len(keys)),
+        )
 
     @property
     def public(self) -> list[str]:
@@ -195,7 +234,8 @@ class KeyCounts:
         return replace(settled, changed={}, keys=[*self.keys], place={**self.place}, pending=())
 
     def add(self, more: Mapping[str, int], minimum: int) -> KeyCounts:
-        """The counts after one more tick. `self`, a copy of `changeable`, must not be used again."""
+        """The counts after one more tick. `self`, a copy of `changeable`, must not be used
+        again."""
         counts = self.counts.copy()
         frequent: dict[str, int] = {}
         for key, number in more.items():
@@ -215,11 +255,14 @@ class KeyCounts:
             fresh = sorted(frequent)
             self.place.update((key, len(self.keys) + number) for number, key in enumerate(fresh))
             self.keys.extend(fresh)
-            counts = np.concatenate([counts, np.asarray([frequent[key] for key in fresh], np.int64)])
+            counts = np.concatenate(
+                [counts, np.asarray([frequent[key] for key in fresh], np.int64)]
+            )
         return replace(self, counts=counts)
 
     def list_keys(self, places: IntArray, tick: int) -> KeyCounts:
-        """The same counts after the keys at these places became public; those of one tick by their names."""
+        """The same counts after the keys at these places became public; those of one tick by their
+        names."""
         order = sorted(places.tolist(), key=lambda place: self.keys[place])
         return replace(
             self,
@@ -229,15 +272,16 @@ class KeyCounts:
         )
 
     def nearly(self, more: Mapping[str, int], least: int) -> list[str]:
-        """Rare keys of the last ticks with at least this count, and keys of `more` without a place that have it once
-        `more` is added; nothing is changed."""
+        """Rare keys of the last ticks with at least this count, and keys of `more` without a place
+        that have it once `more` is added; nothing is changed."""
         return [key for key, count in self.changed.items() if count >= least] + [
             key
             for key, number in more.items()
-            if key not in self.place and self.changed.get(key, self.rare.get(key, 0)) + number >= least
+            if key not in self.place
+            and self.changed.get(key, self.rare.get(key, 0)) + number >= least
         ]
 
-    # -- snapshots ------------------------------------------------------------------------------------------------
+    # -- snapshots ---------------------------------------------------------------------------------
 
     def dump(self) -> dict[str, Any]:
         """As a tree that a snapshot holds; `load` is the inverse."""

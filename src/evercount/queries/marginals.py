@@ -1,4 +1,5 @@
-"""Marginals: two-way (and k-way) tables with row and column sums that add up, each with its exact error."""
+"""Marginals: two-way (and k-way) tables with row and column sums that add up, each with its exact
+error."""
 
 from __future__ import annotations
 
@@ -24,25 +25,30 @@ Part = tuple[int, ...]  # some columns, by their numbers from 0, rising
 
 
 class Marginals(TableQuery):
-    """Running counts of all tables that some columns span: the total, each column, each pair of columns, and so on.
+    """Running counts of all tables that some columns span: the total, each column, each pair of
+    columns, and so on.
 
-    An event has one value in each column, such as ("north", "60+"). A table of a part of the columns counts the events
-    for each combination of their values. Tables that are measured have noise of their own; published are the
-    least-squares estimates from all of them, so that the numbers of a larger table add up to those of a smaller one at
-    every tick. A number is labelled by its values, "*" where a column is summed over.
+    An event has one value in each column, such as ("north", "60+"). A table of a part of the
+    columns counts the events for each combination of their values. Tables that are measured have
+    noise of their own; published are the least-squares estimates from all of them, so that the
+    numbers of a larger table add up to those of a smaller one at every tick. A number is labelled
+    by its values, "*" where a column is summed over.
 
     Args:
         columns: for each column, the public list of its values.
-        tables: which tables are measured, each as the numbers of its columns from 0 (default: all of them, the total
-            () included). What they span is published: with [0, 1] also [0], [1] and ().
-        weights: one whole number from 1 to 1000 for each measured table (default: 1 each); see `Rollup`.
+        tables: which tables are measured, each as the numbers of its columns from 0 (default: all
+            of them, the total () included). What they span is published: with [0, 1] also [0], [1]
+            and ().
+        weights: one whole number from 1 to 1000 for each measured table (default: 1 each); see
+            `Rollup`.
 
     Raises:
-        ParameterError: only one cell, two numbers with one label, or tables or weights outside their domain.
+        ParameterError: only one cell, two numbers with one label, or tables or weights outside
+            their domain.
 
-    Guarantee. One event adds w to one cell of each measured table. So S = Σ w² for add-remove. Under replace a table
-    changes in two cells by w or not at all, and tables of one cell never change: S = 2·Σ w² over tables with more than
-    one cell. Proof: `marginals.proof.md`. Tests:
+    Guarantee. One event adds w to one cell of each measured table. So S = Σ w² for add-remove.
+    Under replace a table changes in two cells by w or not at all, and tables of one cell never
+    change: S = 2·Σ w² over tables with more than one cell. Proof: `marginals.proof.md`. Tests:
     tests/queries/test_queries_marginals.py::test_sensitivity_is_the_exact_maximum and
     tests/queries/test_queries_marginals.py::test_closed_forms_are_the_dense_least_squares.
 
@@ -66,19 +72,33 @@ class Marginals(TableQuery):
         self._columns = _checked_columns(columns)
         self.depth = len(self._columns)
         self._sizes = tuple(map(len, self._columns))
-        every = [part for length in range(self.depth + 1) for part in combinations(range(self.depth), length)]
+        every = [
+            part
+            for length in range(self.depth + 1)
+            for part in combinations(range(self.depth), length)
+        ]
         self._tables = tuple(every) if tables is None else _checked_tables(tables, self.depth)
         self._weights = check_weights(weights, len(self._tables), "table")
-        self._parts = tuple(part for part in every if any(set(part) <= set(table) for table in self._tables))
-        numbers = sum(self._number(part) for part in (*self._tables, *self._parts)) + prod(self._sizes)
+        self._parts = tuple(
+            part for part in every if any(set(part) <= set(table) for table in self._tables)
+        )
+        numbers = sum(self._number(part) for part in (*self._tables, *self._parts)) + prod(
+            self._sizes
+        )
         require_fits(numbers, "these marginals", "Use fewer values, or tables of fewer columns.")
         if prod(self._sizes) < 2:
-            raise ParameterError("marginals need a column of at least two values; for one number use Count")
-        self._index = [{value: place for place, value in enumerate(column)} for column in self._columns]
+            raise ParameterError(
+                "marginals need a column of at least two values; for one number use Count"
+            )
+        self._index = [
+            {value: place for place, value in enumerate(column)} for column in self._columns
+        ]
         self.cells = sum(map(self._number, self._tables))
         self.labels = tuple(label for part in self._parts for label in self._labelled(part))
         if len(set(self.labels)) < len(self.labels):
-            raise ParameterError(f"two numbers would have one label: rename values such as {EVERY!r} or {TOTAL!r}")
+            raise ParameterError(
+                f"two numbers would have one label: rename values such as {EVERY!r} or {TOTAL!r}"
+            )
 
     def _number(self, part: Iterable[int]) -> int:
         return prod(self._sizes[column] for column in part)
@@ -93,7 +113,7 @@ class Marginals(TableQuery):
     def _tables_of_events(self) -> Iterable[tuple[int, int]]:
         return zip(self._weights, map(self._number, self._tables), strict=True)
 
-    # -- from events to increments -----------------------------------------------------------------------------------
+    # -- from events to increments -----------------------------------------------------------------
 
     def leaves_of(self, events: list[Any]) -> npt.NDArray[np.intp]:
         places = np.empty((len(events), self.depth), np.intp)
@@ -102,7 +122,9 @@ class Marginals(TableQuery):
                 raise EventRefused(number, f"must have {self.depth} values, one for each column")
             for column, (index, value) in enumerate(zip(self._index, event, strict=True)):
                 if not isinstance(value, str) or value not in index:
-                    raise EventRefused(number, f"has the value {value!r:.80}, which is not in the public list")
+                    raise EventRefused(
+                        number, f"has the value {value!r:.80}, which is not in the public list"
+                    )
                 places[number, column] = index[value]
         return np.asarray(np.ravel_multi_index(tuple(places.T), self._sizes), np.intp)
 
@@ -111,7 +133,11 @@ class Marginals(TableQuery):
         first, cells = 0, []
         for table in self._tables:
             sizes = [self._sizes[i] for i in table]
-            inside = np.ravel_multi_index([places[i] for i in table], sizes) if table else np.zeros(len(leaves), int)
+            inside = (
+                np.ravel_multi_index([places[i] for i in table], sizes)
+                if table
+                else np.zeros(len(leaves), int)
+            )
             cells.append(first + np.asarray(inside, dtype=np.int64))
             first += self._number(table)
         table_cells = np.stack(cells, axis=1)
@@ -125,16 +151,19 @@ class Marginals(TableQuery):
         """All combinations of values as texts of `path_key`."""
         return [path_key(values) for values in product(*self._columns)], False
 
-    # -- from noisy cells to estimates -------------------------------------------------------------------------------
+    # -- from noisy cells to estimates -------------------------------------------------------------
 
     @cached_property
     def _precisions(self) -> dict[Part, dict[int, float]]:
-        """For each part B, how precisely each measured table that holds B knows its effect: weight²/N of the rest."""
+        """For each part B, how precisely each measured table that holds B knows its effect:
+        weight²/N of the rest."""
         precisions = {}
         for part in self._parts:
             inside = [place for place, table in enumerate(self._tables) if set(part) <= set(table)]
             others = {place: self._number(set(self._tables[place]) - set(part)) for place in inside}
-            precisions[part] = {place: self._weights[place] ** 2 / others[place] for place in inside}
+            precisions[part] = {
+                place: self._weights[place] ** 2 / others[place] for place in inside
+            }
         return precisions
 
     @cached_property
@@ -142,7 +171,8 @@ class Marginals(TableQuery):
         return Publishing(self._decode, lambda: self._norms, self._rounding, self._covariance)
 
     def _decode(self, first_tick: int, noisy: FloatArray) -> FloatArray:
-        """Effects of all parts, each the average over the tables that know it, put together again."""
+        """Effects of all parts, each the average over the tables that know it, put together
+        again."""
         tables, first = [], 0
         for table, weight in zip(self._tables, self._weights, strict=True):
             stop = first + self._number(table)
@@ -174,21 +204,30 @@ class Marginals(TableQuery):
     @cached_property
     def _norms(self) -> FloatArray:
         def variance(inner: Part) -> float:
-            return prod(1 - 1 / self._sizes[i] for i in inner) / sum(self._precisions[inner].values())
+            return prod(1 - 1 / self._sizes[i] for i in inner) / sum(
+                self._precisions[inner].values()
+            )
 
         return np.sqrt(self._added_up(variance, 2))
 
     def _rounding(self) -> FloatArray:
         def rounding(inner: Part) -> float:
-            known, centred = self._precisions[inner], prod(2 * (1 - 1 / self._sizes[i]) for i in inner)
+            known, centred = (
+                self._precisions[inner],
+                prod(2 * (1 - 1 / self._sizes[i]) for i in inner),
+            )
             return sum(self._weights[place] for place in known) * centred / sum(known.values())
 
         return self._added_up(rounding, 1)
 
     def _added_up(self, own: Callable[[Part], float], power: int) -> FloatArray:
-        """For each output, `own` of all effects in it, each over the number of combinations that share it."""
+        """For each output, `own` of all effects in it, each over the number of combinations that
+        share it."""
         each = [
-            sum(own(inner) / self._number(set(part) - set(inner)) ** power for inner in self._inside(part))
+            sum(
+                own(inner) / self._number(set(part) - set(inner)) ** power
+                for inner in self._inside(part)
+            )
             for part in self._parts
         ]
         return np.repeat(each, [self._number(part) for part in self._parts])
@@ -197,7 +236,9 @@ class Marginals(TableQuery):
         chosen = self._values_of[output]
         places = np.unravel_index(np.arange(prod(self._sizes)), self._sizes)
         inside = np.all([places[i] == value for i, value in chosen.items()], axis=0)
-        table = next(number for number, table in enumerate(self._tables) if set(chosen) <= set(table))
+        table = next(
+            number for number, table in enumerate(self._tables) if set(chosen) <= set(table)
+        )
         return np.flatnonzero(np.broadcast_to(inside, len(places[0]))), table
 
     @cached_property
@@ -216,7 +257,9 @@ class Marginals(TableQuery):
 
 def _checked_columns(columns: Any) -> tuple[tuple[str, ...], ...]:
     if isinstance(columns, str | bytes | Mapping) or not isinstance(columns, Iterable):
-        raise ParameterError('columns must be a list of lists such as [["north", "south"], ["young", "old"]]')
+        raise ParameterError(
+            'columns must be a list of lists such as [["north", "south"], ["young", "old"]]'
+        )
     checked = tuple(public_names("value", column) for column in columns)
     if not 1 <= len(checked) <= MOST_COLUMNS:
         raise ParameterError(f"marginals have 1 to {MOST_COLUMNS} columns, got {len(checked)}")
@@ -225,14 +268,20 @@ def _checked_columns(columns: Any) -> tuple[tuple[str, ...], ...]:
 
 def _checked_tables(tables: Any, depth: int) -> tuple[Part, ...]:
     if isinstance(tables, str | bytes | Mapping) or not isinstance(tables, Iterable):
-        raise ParameterError(f"tables must be lists of column numbers such as [[], [0], [0, 1]], got {tables!r:.80}")
+        raise ParameterError(
+            f"tables must be lists of column numbers such as [[], [0], [0, 1]], got {tables!r:.80}"
+        )
     parts = []
     for table in tables:
         if not isinstance(table, list | tuple):
             raise ParameterError(f"a table is a list of column numbers from 0, got {table!r:.80}")
-        parts.append(tuple(check_count("the number of a column", column, least=0) for column in table))
+        parts.append(
+            tuple(check_count("the number of a column", column, least=0) for column in table)
+        )
         if any(column >= following for column, following in pairwise((*parts[-1], depth))):
-            raise ParameterError(f"the columns of a table are rising numbers below {depth}, got {table!r:.80}")
+            raise ParameterError(
+                f"the columns of a table are rising numbers below {depth}, got {table!r:.80}"
+            )
     if not parts:
         raise ParameterError("there must be at least one table")
     check_distinct("tables", parts)

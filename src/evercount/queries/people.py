@@ -1,4 +1,5 @@
-"""People: how many different ones so far or in each tick, and how many are inside now, from events that name users."""
+"""People: how many different ones so far or in each tick, and how many are inside now, from events
+that name users."""
 
 from __future__ import annotations
 
@@ -19,21 +20,26 @@ from evercount.queries.sensitivities import Rows
 ONLY = ""  # the one key of a stream without keys
 LONGEST_USER = 256
 
-Seen = dict[str, list[str]]  # the keys under which each user has been counted. As sensitive as the events.
+# the keys under which each user has been counted. As sensitive as the events.
+Seen = dict[str, list[str]]
 
 
 class UserQuery(PowerQuery):
-    """What queries share whose events name their users, and keys where there are some; one user may have any number."""
+    """What queries share whose events name their users, and keys where there are some; one user may
+    have any number."""
 
     in_place = True
-    each_tick: ClassVar[bool] = False  # whether users count anew in each tick: S and Δ₁ are then those of one tick
+    # whether users count anew in each tick: S and Δ₁ are then those of one tick
+    each_tick: ClassVar[bool] = False
     refuses_by_itself: ClassVar[bool] = True
     _legal: Mapping[str, int]  # the keys that an event may name
     _keyed: bool  # whether an event is a pair (user, key), and not a user alone
 
     def __init__(self, keys: Sequence[str] | None) -> None:
         self._keys: tuple[str, ...] | None = None if keys is None else public_names("key", keys)
-        require_fits(len(self._keys or ()), "this query", "Use fewer keys, or group rare keys under one.")
+        require_fits(
+            len(self._keys or ()), "this query", "Use fewer keys, or group rare keys under one."
+        )
         self._keyed = keys is not None
 
     @property
@@ -47,12 +53,17 @@ class UserQuery(PowerQuery):
 
     @abstractmethod
     def user_sensitivity(
-        self, adjacency: Adjacency, period: bool = False, *, falling: bool = False, values: bool = False
+        self,
+        adjacency: Adjacency,
+        period: bool = False,
+        *,
+        falling: bool = False,
+        values: bool = False,
     ) -> float:
         """S for one user with any number of events.
 
-        **Guarantee.** As for S of `Query`, with two streams as neighbours that differ in the events of one user (in one
-        period). Tests:
+        **Guarantee.** As for S of `Query`, with two streams as neighbours that differ in the events
+        of one user (in one period). Tests:
         tests/queries/test_queries_distinct_users.py::test_user_sensitivity_by_enumeration and
         tests/queries/test_queries_occupancy.py::test_user_sensitivity_by_enumeration.
         """
@@ -72,9 +83,13 @@ class UserQuery(PowerQuery):
             else:
                 raise EventRefused(number, "must be a pair (user, key)")
             if not isinstance(user, str) or not 0 < len(user) <= LONGEST_USER:
-                raise EventRefused(number, f"has no user, which is a string of 1 to {LONGEST_USER} characters")
+                raise EventRefused(
+                    number, f"has no user, which is a string of 1 to {LONGEST_USER} characters"
+                )
             if not isinstance(key, str) or key not in self._legal:
-                raise EventRefused(number, f"has the key {key!r:.80}, which is not in the public list")
+                raise EventRefused(
+                    number, f"has the key {key!r:.80}, which is not in the public list"
+                )
             pairs.append((user, key))
         return pairs
 
@@ -91,18 +106,19 @@ class UserQuery(PowerQuery):
 class DistinctUsers(UserQuery):
     """How many different users have had an event so far; with `keys`, how many under each key.
 
-    An event is a user (a text of 1 to 256 characters), or with keys a pair (user, key). A user counts once, at the
-    first event; under at most `max_keys` keys, the first ones. Later events change nothing, so a user may have any
-    number of events: with `Budget(..., unit="user")` no cap is needed, and the guarantee says so. A tick's events count
-    in their order.
+    An event is a user (a text of 1 to 256 characters), or with keys a pair (user, key). A user
+    counts once, at the first event; under at most `max_keys` keys, the first ones. Later events
+    change nothing, so a user may have any number of events: with `Budget(..., unit="user")` no cap
+    is needed, and the guarantee says so. A tick's events count in their order.
 
-    Guarantee. Let c be the smaller of `max_keys` and the number of keys (1 without keys).
-    One user, any number of events: S = c for add-remove, 2c for replace by another user's events. One user's events of
-    one period (a budget with `period`): 2c and 5c, because who is gone now may count for the first time later.
-    One event: S = 2 for add-remove (the first event is gone: −1 now, +1 at the next); replace: 2 without keys, 4 if
-    every key counts (c is the number of keys), else 8. With `total` one more cell counts all users: user-level S grows
-    by that of c = 1, event-level S by 2. Proof: `distinct_users.proof.md`. Assumption: one id per person.
-    Tests: tests/queries/test_queries_distinct_users.py::test_event_sensitivity_by_enumeration and
+    Guarantee. Let c be the smaller of `max_keys` and the number of keys (1 without keys). One user,
+    any number of events: S = c for add-remove, 2c for replace by another user's events. One user's
+    events of one period (a budget with `period`): 2c and 5c, because who is gone now may count for
+    the first time later. One event: S = 2 for add-remove (the first event is gone: −1 now, +1 at
+    the next); replace: 2 without keys, 4 if every key counts (c is the number of keys), else 8.
+    With `total` one more cell counts all users: user-level S grows by that of c = 1, event-level S
+    by 2. Proof: `distinct_users.proof.md`. Assumption: one id per person. Tests:
+    tests/queries/test_queries_distinct_users.py::test_event_sensitivity_by_enumeration and
     tests/queries/test_queries_distinct_users.py::test_user_sensitivity_by_enumeration.
 
     Args:
@@ -124,14 +140,18 @@ class DistinctUsers(UserQuery):
     labels: tuple[str, ...] = ()
     monotone = True
 
-    def __init__(self, keys: Sequence[str] | None = None, max_keys: int = 1, total: bool = False) -> None:
+    def __init__(
+        self, keys: Sequence[str] | None = None, max_keys: int = 1, total: bool = False
+    ) -> None:
         super().__init__(keys)
         self._legal = self._index = {key: cell for cell, key in enumerate(self._keys or (ONLY,))}
         self._most = check_count("max_keys", max_keys)
         if self._most > len(self._index):
             raise ParameterError(f"max_keys={max_keys} is more than the {len(self._index)} keys")
         if not isinstance(total, bool) or (total and (self._keys is None or TOTAL in self._keys)):
-            raise ParameterError(f"total is true or false; it goes with keys, none of them called {TOTAL!r}")
+            raise ParameterError(
+                f"total is true or false; it goes with keys, none of them called {TOTAL!r}"
+            )
         self._total, self.cells = total, len(self._index) + total
         self.labels = ("users",) if self._keys is None else (*((TOTAL,) * total), *self._keys)
 
@@ -142,10 +162,15 @@ class DistinctUsers(UserQuery):
     @property
     def rows(self) -> Rows:
         keys = self._keys
-        return Rows(("user",)) if keys is None else Rows(("user", "key"), list_keys=lambda: (keys, False))
+        return (
+            Rows(("user",))
+            if keys is None
+            else Rows(("user", "key"), list_keys=lambda: (keys, False))
+        )
 
     def _sensitivity(self, adjacency: Adjacency, power: int) -> float:
-        """S of the class. Δ₁ for one event is 2, and 4 under replace with keys; 2 more with `total`.
+        """S of the class. Δ₁ for one event is 2, and 4 under replace with keys; 2 more with
+        `total`.
 
         **Guarantee.** Proof: `distinct_users.proof.md`. Test:
         tests/queries/test_every_sensitivity.py::test_claims_by_enumeration.
@@ -160,7 +185,8 @@ class DistinctUsers(UserQuery):
         return float(each[is_replace(adjacency), period] * (self._most + self._total))
 
     def user_l1_sensitivity(self, adjacency: Adjacency, period: bool = False) -> float:
-        """Δ₁ for one user with any number of events: c changes of 1, twice that under replace, c more in a period."""
+        """Δ₁ for one user with any number of events: c changes of 1, twice that under replace, c
+        more in a period."""
         return float((is_replace(adjacency) + 1 + period) * (self._most + self._total))
 
     def initial_state(self) -> Seen:
@@ -184,7 +210,9 @@ class DistinctUsers(UserQuery):
 
     def with_keys(self, keys: Sequence[Any]) -> DistinctUsers:
         if self._keys is None:
-            raise ParameterError(f"{self.name!r} counts all users together: it has no keys that others could join")
+            raise ParameterError(
+                f"{self.name!r} counts all users together: it has no keys that others could join"
+            )
         return type(self)(**{**self.parameters(), "keys": [*self._keys, *keys]})
 
     def parameters(self) -> dict[str, Any]:
@@ -195,16 +223,18 @@ class DistinctUsers(UserQuery):
 class ActiveUsers(DistinctUsers):
     """How many different users had an event in each tick: daily active users, and the like.
 
-    An event is as for `DistinctUsers`. In a tick a user counts once, with keys under at most `max_keys` keys, the first
-    ones. Published is the sum over all ticks so far; the view `per-tick` tells the users of each tick, with its exact
-    error. With `Budget(..., unit="user")` a user may have any number of events; the budget says in how many ticks one
-    user counts (`max_ticks`), or protects what a user does in one `period`.
+    An event is as for `DistinctUsers`. In a tick a user counts once, with keys under at most
+    `max_keys` keys, the first ones. Published is the sum over all ticks so far; the view `per-tick`
+    tells the users of each tick, with its exact error. With `Budget(..., unit="user")` a user may
+    have any number of events; the budget says in how many ticks one user counts (`max_ticks`), or
+    protects what a user does in one `period`.
 
-    Guarantee. Let c be the smaller of `max_keys` and the number of keys (1 without keys). It has no memory, so each
-    event changes its own tick. One user, any number of events: a tick changes by c for add-remove, 2c for replace, in
-    squares; `engine/build.py::squared_norm` puts the ticks of a user together.
-    One event: S = 1 without keys; with keys 1 for add-remove and 2 for replace if every key counts (c is the number of
-    keys), else 2 and 8. Proof: `distinct_users.proof.md`, "Active users". Assumption: one id per person. Tests:
+    Guarantee. Let c be the smaller of `max_keys` and the number of keys (1 without keys). It has no
+    memory, so each event changes its own tick. One user, any number of events: a tick changes by c
+    for add-remove, 2c for replace, in squares; `engine/build.py::squared_norm` puts the ticks of a
+    user together. One event: S = 1 without keys; with keys 1 for add-remove and 2 for replace if
+    every key counts (c is the number of keys), else 2 and 8. Proof: `distinct_users.proof.md`,
+    "Active users". Assumption: one id per person. Tests:
     tests/queries/test_queries_distinct_users.py::test_event_sensitivity_by_enumeration and
     tests/queries/test_queries_distinct_users.py::test_user_sensitivity_by_enumeration.
 
@@ -216,8 +246,8 @@ class ActiveUsers(DistinctUsers):
         ParameterError: a parameter is not legal.
 
     >>> query = ActiveUsers()
-    >>> query.encode(None, ["ann", "bob", "ann"])[0].tolist(), query.encode(None, ["bob"])[0].tolist()
-    ([2], [1])
+    >>> [query.encode(None, tick)[0].tolist() for tick in (["ann", "bob", "ann"], ["bob"])]
+    [[2], [1]]
     """
 
     name: ClassVar[str] = "active-users"
@@ -260,34 +290,41 @@ class ActiveUsers(DistinctUsers):
 
 
 IN, OUT = "in", "out"
-NO_VIEWS = "the number inside is not a sum over ticks; in Python, Releases.between has its change with its error"
+NO_VIEWS = (
+    "the number inside is not a sum over ticks; in Python, Releases.between has its change with "
+    "its error"
+)
 Places = dict[str, dict[str, Any]]
-"""`inside`: where everyone is who is inside; `events`: how many events each has had. As sensitive as the events."""
+"""`inside`: where everyone is who is inside; `events`: how many events each has had. As sensitive
+as the events."""
 
 
 def _histories(adjacency: Adjacency, period: bool) -> int:
-    """How many histories of one id neighbours involve: the user's; without one period; of the id in their place."""
+    """How many histories of one id neighbours involve: the user's; without one period; of the id in
+    their place."""
     return 1 + period + is_replace(adjacency)
 
 
 class Occupancy(UserQuery):
     """How many people are inside after each tick; with `keys`, how many under each key.
 
-    An event is a pair (user, where). `where` is "in" or "out"; with `keys` it is a key or "out". A person is where
-    their last event says: another key moves them, and an event that says where they are already changes nothing. A
-    tick's events count in their order. Nobody is inside before the first tick.
+    An event is a pair (user, where). `where` is "in" or "out"; with `keys` it is a key or "out". A
+    person is where their last event says: another key moves them, and an event that says where they
+    are already changes nothing. A tick's events count in their order. Nobody is inside before the
+    first tick.
 
-    With `max_events` = k a person's first k events count, and later ones are ignored: whoever is inside after k events
-    stays inside. `Budget(..., unit="user")` then protects everything under one id, however many events that is.
-    Without it events are protected, or users by noise on the numbers themselves (`direct`, which needs a horizon).
+    With `max_events` = k a person's first k events count, and later ones are ignored: whoever is
+    inside after k events stays inside. `Budget(..., unit="user")` then protects everything under
+    one id, however many events that is. Without it events are protected, or users by noise on the
+    numbers themselves (`direct`, which needs a horizon).
 
-    Guarantee. Let a = 1 without keys or with one, else 2, and n = a·k − a + 1.
-    One event, no cap: S = 2a for add-remove, 8a for replace. With a cap: 5a and 20a.
-    One user: on factorizations whose Gram matrix falls S = n for add-remove, 4n − 2 for replace by another user's
-    events; on others up to k² and 4k². The number inside changes by at most 1 (replace: a), squared, whatever k is.
-    One period of a user: as for replace; replace by another id's events of that period: (√n + √(4n − 2))², on others
-    9k²; the number inside changes by at most 3 + a, squared.
-    Proof: `occupancy.proof.md`. Assumption: one id per person. Tests:
+    Guarantee. Let a = 1 without keys or with one, else 2, and n = a·k − a + 1. One event, no cap:
+    S = 2a for add-remove, 8a for replace. With a cap: 5a and 20a. One user: on factorizations whose
+    Gram matrix falls S = n for add-remove, 4n − 2 for replace by another user's events; on others
+    up to k² and 4k². The number inside changes by at most 1 (replace: a), squared, whatever k is.
+    One period of a user: as for replace; replace by another id's events of that period: (√n + √(4n
+    − 2))², on others 9k²; the number inside changes by at most 3 + a, squared. Proof:
+    `occupancy.proof.md`. Assumption: one id per person. Tests:
     tests/queries/test_every_sensitivity.py::test_claims_by_enumeration and
     tests/queries/test_queries_occupancy.py::test_user_sensitivity_by_enumeration.
 
@@ -309,7 +346,8 @@ class Occupancy(UserQuery):
     labels: tuple[str, ...] = ()
     order_matters = True
     publishing = Publishing(why_no_views=NO_VIEWS)
-    starts_empty: ClassVar[bool] = False  # whoever is inside when a successor starts comes in again: old data
+    # whoever is inside when a successor starts comes in again: old data
+    starts_empty: ClassVar[bool] = False
 
     def __init__(self, keys: Sequence[str] | None = None, max_events: int | None = None) -> None:
         super().__init__(keys)
@@ -317,7 +355,9 @@ class Occupancy(UserQuery):
             raise ParameterError(f"a key cannot be called {OUT!r}: that is the event of leaving")
         self._index = {key: cell for cell, key in enumerate(self._keys or (IN,))}
         self._legal, self._keyed = {**self._index, OUT: -1}, True
-        self._most = None if max_events is None else check_whole("max_events", max_events, 1, 1_000_000)
+        self._most = (
+            None if max_events is None else check_whole("max_events", max_events, 1, 1_000_000)
+        )
         self.cells, self.labels = len(self._index), self._keys or ("inside",)
         self._touched = min(2, self.cells)
 
@@ -343,12 +383,19 @@ class Occupancy(UserQuery):
         return float(self._touched * (4 if is_replace(adjacency) else 1))
 
     def user_sensitivity(
-        self, adjacency: Adjacency, period: bool = False, *, falling: bool = False, values: bool = False
+        self,
+        adjacency: Adjacency,
+        period: bool = False,
+        *,
+        falling: bool = False,
+        values: bool = False,
     ) -> float:
-        """S for one user with any number of events: see the class. Infinite without a cap, except on values.
+        """S for one user with any number of events: see the class. Infinite without a cap, except
+        on values.
 
-        With `period` neighbours differ in what one user does in a period. The cap goes on counting over all of them, so
-        these are two histories of that user; under replace the other id's history comes on top, which makes three.
+        With `period` neighbours differ in what one user does in a period. The cap goes on counting
+        over all of them, so these are two histories of that user; under replace the other id's
+        history comes on top, which makes three.
         """
         histories = _histories(adjacency, period)
         found = [math.inf]
@@ -365,13 +412,17 @@ class Occupancy(UserQuery):
         return float(min(found))
 
     def user_l1_sensitivity(self, adjacency: Adjacency, period: bool = False) -> float:
-        """Δ₁ for one user with any number of events: the number of changes of one history, times their number."""
+        """Δ₁ for one user with any number of events: the number of changes of one history, times
+        their number."""
         if self._most is None:
-            raise ParameterError("a person may come and go any number of times: give max_events, or a positive delta")
+            raise ParameterError(
+                "a person may come and go any number of times: give max_events, or a positive delta"
+            )
         return float(self._changes(self._most) * _histories(adjacency, period))
 
     def _changes(self, events: int) -> int:
-        """How many cells so many events of one user change at most, each time by 1: the first event changes one."""
+        """How many cells so many events of one user change at most, each time by 1: the first event
+        changes one."""
         return self._touched * events - self._touched + 1
 
     def initial_state(self) -> Places:

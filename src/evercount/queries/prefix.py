@@ -1,4 +1,5 @@
-"""Running sums of a user's own encoder, and the check that tells when its declared sensitivity is too small."""
+"""Running sums of a user's own encoder, and the check that tells when its declared sensitivity is
+too small."""
 
 from __future__ import annotations
 
@@ -35,18 +36,19 @@ _ENCODERS: dict[str, Encoder] = {}
 def register_encoder(name: str) -> Callable[[Registered], Registered]:
     """Let a name stand for an encoder of `PrefixQuery`, in declarations, snapshots and stores.
 
-    Register at import, before anything that names the encoder is restored or declared. A name stands for one encoder;
-    the same definition may be registered again (a module that is reloaded).
+    Register at import, before anything that names the encoder is restored or declared. A name
+    stands for one encoder; the same definition may be registered again (a module that is reloaded).
 
-    **Guarantee.** A name from a declaration, a snapshot or a store is looked up among registered encoders and nowhere
-    else: no name is imported, and none is taken from loaded modules. Test:
+    **Guarantee.** A name from a declaration, a snapshot or a store is looked up among registered
+    encoders and nowhere else: no name is imported, and none is taken from loaded modules. Test:
     tests/queries/test_queries_prefix.py::test_no_name_is_resolved_but_those_of_registered_encoders.
 
     Args:
         name: the name, a public text.
 
     Returns:
-        What registers the encoder and returns it: a decorator, or a function to call with the encoder.
+        What registers the encoder and returns it: a decorator, or a function to call with the
+        encoder.
 
     Raises:
         ParameterError: the name is taken by another encoder, or the encoder is not a function.
@@ -54,7 +56,8 @@ def register_encoder(name: str) -> Callable[[Registered], Registered]:
     >>> @register_encoder("parity of an example")
     ... def parity(events):
     ...     return [sum(event % 2 for event in events)]
-    >>> PrefixQuery("parity of an example", 1, {"add-remove": 1}).encode(None, [1, 2, 3])[0].tolist()
+    >>> query = PrefixQuery("parity of an example", 1, {"add-remove": 1})
+    >>> query.encode(None, [1, 2, 3])[0].tolist()
     [2]
     """
     check_public_text("the encoder's name", name)
@@ -63,10 +66,14 @@ def register_encoder(name: str) -> Callable[[Registered], Registered]:
         if not callable(function):
             raise ParameterError(f"an encoder is a function, got {function!r:.80}")
         known = _ENCODERS.get(name)
-        if known is not None and known is not function and (_path(known) != _path(function) or "<" in _path(function)):
+        if (
+            known is not None
+            and known is not function
+            and (_path(known) != _path(function) or "<" in _path(function))
+        ):
             raise ParameterError(
-                f"the name {name!r:.80} is taken by the encoder {_path(known)!r:.120}; choose another name for "
-                f"{_path(function)!r:.120}."
+                f"the name {name!r:.80} is taken by the encoder {_path(known)!r:.120}; choose "
+                f"another name for {_path(function)!r:.120}."
             )
         _ENCODERS[name] = function
         return function
@@ -77,19 +84,22 @@ def register_encoder(name: str) -> Callable[[Registered], Registered]:
 class PrefixQuery(Query):
     """Running sums of the vectors that your own function makes of the ticks.
 
-    Without `state`, `encode(events)` returns a vector of `cells` whole numbers (in units of `grid`). With `state` (any
-    JSON value but None), `encode(state, events)` returns the vector and the next state. The function must be
-    deterministic and should raise InputError for events that it does not accept.
+    Without `state`, `encode(events)` returns a vector of `cells` whole numbers (in units of
+    `grid`). With `state` (any JSON value but None), `encode(state, events)` returns the vector and
+    the next state. The function must be deterministic and should raise InputError for events that
+    it does not accept.
 
-    `sensitivity` maps an adjacency to S, in real units squared. Declare only the adjacencies that you have proved.
+    `sensitivity` maps an adjacency to S, in real units squared. Declare only the adjacencies that
+    you have proved.
 
-    `encode` is the function itself, or the name under which the program has registered it (`register_encoder`). Only a
-    registered name can be declared, stored and restored; nothing is ever imported or looked up by its path. A function
-    that is not registered works too; its snapshots name it "module:name", and are restored once the program has
-    registered it under that name.
+    `encode` is the function itself, or the name under which the program has registered it
+    (`register_encoder`). Only a registered name can be declared, stored and restored; nothing is
+    ever imported or looked up by its path. A function that is not registered works too; its
+    snapshots name it "module:name", and are restored once the program has registered it under that
+    name.
 
-    Guarantee. None of its own: privacy rests on the declared S, which the engine trusts. `check` attacks it. Proof
-    obligations: `prefix.proof.md`. Test:
+    Guarantee. None of its own: privacy rests on the declared S, which the engine trusts. `check`
+    attacks it. Proof obligations: `prefix.proof.md`. Test:
     tests/queries/test_queries_prefix.py::test_the_audit_catches_a_sensitivity_that_is_too_small.
 
     Args:
@@ -124,21 +134,27 @@ class PrefixQuery(Query):
     ) -> None:
         if isinstance(encode, str) and encode not in _ENCODERS:
             raise ParameterError(
-                f"no encoder is registered under the name {escaped(encode[:120], quote=True)}: the program must call "
-                "register_encoder(name)(function) before it declares or restores a stream with it. Nothing is imported "
-                "or looked up for you."
+                f"no encoder is registered under the name {escaped(encode[:120], quote=True)}: the "
+                "program must call register_encoder(name)(function) before it declares or restores "
+                "a stream with it. Nothing is imported or looked up for you."
             )
         self._function = _ENCODERS[encode] if isinstance(encode, str) else encode
         if not callable(self._function):
-            raise ParameterError(f"encode must be a function or the name of a registered one, got {encode!r:.80}")
+            raise ParameterError(
+                f"encode must be a function or the name of a registered one, got {encode!r:.80}"
+            )
         self.cells = check_count("cells", cells)
         require_fits(self.cells, "this query", "Use fewer cells.")
         if not isinstance(sensitivity, Mapping) or not sensitivity:
-            raise ParameterError("sensitivity must map 'add-remove', 'replace' or both to S, e.g. {'replace': 2}.")
+            raise ParameterError(
+                "sensitivity must map 'add-remove', 'replace' or both to S, e.g. {'replace': 2}."
+            )
         self._sensitivity: dict[str, float] = {}
         for adjacency, squared in sensitivity.items():
             check_name("adjacency", adjacency, ADJACENCIES)
-            self._sensitivity[adjacency] = check_positive(f"the sensitivity for {adjacency}", squared)
+            self._sensitivity[adjacency] = check_positive(
+                f"the sensitivity for {adjacency}", squared
+            )
         self.grid = check_positive("grid", grid)
         try:
             self._initial = json.loads(json.dumps(state))
@@ -146,7 +162,11 @@ class PrefixQuery(Query):
             raise ParameterError(f"state must be a JSON value: {error}.") from error
         if labels is not None and (isinstance(labels, str) or len(labels) != self.cells):
             raise ParameterError(f"labels must be a list of {self.cells} strings, one per cell.")
-        self._labels = None if labels is None else tuple(check_public_text("the label", label) for label in labels)
+        self._labels = (
+            None
+            if labels is None
+            else tuple(check_public_text("the label", label) for label in labels)
+        )
 
     @property
     def labels(self) -> Sequence[str]:
@@ -156,16 +176,18 @@ class PrefixQuery(Query):
         check_name("adjacency", adjacency, ADJACENCIES)
         if adjacency not in self._sensitivity:
             raise ParameterError(
-                f"this query declares no sensitivity for {adjacency!r}: use {' or '.join(self._sensitivity)}"
+                f"this query declares no sensitivity for {adjacency!r}: use "
+                f"{' or '.join(self._sensitivity)}"
             )
         return self._sensitivity[adjacency]
 
     def l1_sensitivity(self, adjacency: Adjacency) -> float:
         """From the declared S: the smaller of √(2·cells·S) and S/grid.
 
-        **Guarantee.** If S bounds Σ_cells (P² + N²), both bound Σ_cells (P + N): the first is Cauchy's inequality for
-        2·cells numbers; for the second, P and N are whole multiples of the grid, so P·grid ≤ P². Proof:
-        `prefix.proof.md`, "Pure privacy". Test: tests/queries/test_l1_sensitivity.py::test_prefix_query_from_its_s.
+        **Guarantee.** If S bounds Σ_cells (P² + N²), both bound Σ_cells (P + N): the first is
+        Cauchy's inequality for 2·cells numbers; for the second, P and N are whole multiples of the
+        grid, so P·grid ≤ P². Proof: `prefix.proof.md`, "Pure privacy". Test:
+        tests/queries/test_l1_sensitivity.py::test_prefix_query_from_its_s.
         """
         squared = self.squared_sensitivity(adjacency)
         return min(math.sqrt(2 * self.cells * squared), squared / self.grid) * (1 + 2.0**-50)
@@ -181,21 +203,27 @@ class PrefixQuery(Query):
             raise InputError("an encoder with state must return (vector, next state)")
         try:
             kept = json.loads(json.dumps(result[1]))
-            if kept != result[1]:  # a snapshot would bring back another state: 1 as "1", a tuple as a list
+            # a snapshot would bring back another state: 1 as "1", a tuple as a list
+            if kept != result[1]:
                 raise ValueError
         except (TypeError, ValueError):
-            wrong = "the encoder's next state must be a JSON value: text keys, lists, no tuples or NaN"
+            wrong = (
+                "the encoder's next state must be a JSON value: text keys, lists, no tuples or NaN"
+            )
             raise InputError(wrong) from None
         return self._checked(result[0]), kept
 
     def _checked(self, vector: Any) -> IntArray:
         if np.shape(vector) != (self.cells,):
-            raise InputError(f"the encoder returned shape {np.shape(vector)} where ({self.cells},) is declared")
+            raise InputError(
+                f"the encoder returned shape {np.shape(vector)} where ({self.cells},) is declared"
+            )
         what = "the numbers that the encoder returned (for fractions choose a finer grid and round)"
         return whole_numbers(vector, -LARGEST_TOTAL, LARGEST_TOTAL, what)
 
     def identity(self) -> list[Any]:
-        """As for every query; with a digest of a function that is not registered, whose path another may share."""
+        """As for every query; with a digest of a function that is not registered, whose path
+        another may share."""
         code = [] if self._function in _ENCODERS.values() else [digest_of_function(self._function)]
         return [*super().identity(), *code]
 
@@ -210,7 +238,11 @@ class PrefixQuery(Query):
         }
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, PrefixQuery) and self._function == other._function and super().__eq__(other)
+        return (
+            isinstance(other, PrefixQuery)
+            and self._function == other._function
+            and super().__eq__(other)
+        )
 
     __hash__ = Query.__hash__
 

@@ -1,8 +1,10 @@
-"""What a query publishes from its noisy running sums, how far the numbers are off, and the largest of them.
+"""What a query publishes from its noisy running sums, how far the numbers are off, and the largest
+of them.
 
-Everything here is post-processing: it sees noisy sums and public parameters, never events. Selection prefers numbers
-whose noise is large, so the interval of one number by itself fails for selected ones: those of `TopKey` all hold at
-once, and the confidence of a key compares it with every key that was not selected.
+Everything here is post-processing: it sees noisy sums and public parameters, never events.
+Selection prefers numbers whose noise is large, so the interval of one number by itself fails for
+selected ones: those of `TopKey` all hold at once, and the confidence of a key compares it with
+every key that was not selected.
 """
 
 from __future__ import annotations
@@ -21,22 +23,26 @@ from evercount.bounds.tails import laplace_factor
 from evercount.errors import ParameterError
 
 ONE_TICK = (
-    "keys of the day are chosen anew at each tick, so a key may be missing at some ticks and has no sum over several; "
-    'for such sums declare a stream with the views that you need, for example ["per-tick", "last-7"]: its keys stay '
+    "keys of the day are chosen anew at each tick, so a key may be missing at some ticks and has "
+    "no sum over several; "
+    'for such sums declare a stream with the views that you need, for example ["per-tick", '
+    '"last-7"]: its keys stay '
     "public"
 )
 
 
 Change = tuple[FloatArray, FloatArray]
-"""What numbers gained, and its std in units of that of a cell's change: see `Publishing.between`."""
+"""What numbers gained, and its std in units of that of a cell's change: see
+`Publishing.between`."""
 
 
 @dataclass(frozen=True, eq=False)
 class KeptSums:
-    """Errors that follow from the noisy sums of a release, which it keeps; they are published and not private."""
+    """Errors that follow from the noisy sums of a release, which it keeps; they are published and
+    not private."""
 
-    # from the sums (ticks, cells) and the published numbers (ticks, outputs) to the std of each number over that of a
-    # cell, to first order
+    # from the sums (ticks, cells) and the published numbers (ticks, outputs) to the std of each
+    # number over that of a cell, to first order
     scale: Callable[[FloatArray, FloatArray], FloatArray]
     # from numbers, sums, the errors of a cell at their ticks and a level to the ends (low, high)
     interval: Callable[[FloatArray, FloatArray, CellErrors, float], Limits]
@@ -44,16 +50,18 @@ class KeptSums:
 
 @dataclass(frozen=True, eq=False)
 class Publishing:
-    """How noisy running sums become published numbers. The default: each sum is published as it is."""
+    """How noisy running sums become published numbers. The default: each sum is published as it
+    is."""
 
-    # from the 1-based tick of the first row and the noisy sums (ticks, cells) to the published numbers (ticks,
-    # outputs); None where each sum is published as it is
+    # from the 1-based tick of the first row and the noisy sums (ticks, cells) to the published
+    # numbers (ticks, outputs); None where each sum is published as it is
     decode: Callable[[int, FloatArray], FloatArray] | None = None
     # ‖row‖₂ of the linear map for each output: std of an output = this × std of a cell
     norms: Callable[[], FloatArray | float] = lambda: 1.0
     # Σ|coefficients| of each output's row, or a bound of it; None: as `norms`
     rounding: Callable[[], FloatArray | float] | None = None
-    # of some outputs of one tick, in units of a cell's variance; None: not known, unless sums are published as they are
+    # of some outputs of one tick, in units of a cell's variance; None: not known, unless sums are
+    # published as they are
     covariance: Callable[[Sequence[int]], FloatArray] | None = None
     # what the running sums of each tick are multiplied with besides
     weights: Callable[[IntArray], FloatArray] | None = None
@@ -63,20 +71,22 @@ class Publishing:
     # (change, weight) as `between`, where it is not a difference of published numbers
     change: Callable[[int, int, FloatArray, FloatArray], Change] | None = None
     kept: KeptSums | None = None  # where errors follow from the sums of a release
-    # whether a release has the numbers of its own tick instead of running sums. Then there are views of single ticks
-    # only
+    # whether a release has the numbers of its own tick instead of running sums. Then there are
+    # views of single ticks only
     own_ticks: bool = False
-    # from the first cell of those that joined together to (norms, roundings) of the numbers from them alone; None where
-    # each number is one cell's
+    # from the first cell of those that joined together to (norms, roundings) of the numbers from
+    # them alone; None where each number is one cell's
     part: Callable[[int], tuple[FloatArray, FloatArray]] | None = None
 
     @property
     def as_they_are(self) -> bool:
-        """Whether each published number is one noisy running sum, so that lower bounds for running sums hold for it."""
+        """Whether each published number is one noisy running sum, so that lower bounds for running
+        sums hold for it."""
         return self.decode is None
 
     def check_views(self, prefix: str, width: int | None = 1) -> None:
-        """Refuse views of so many ticks (None: all so far) where they have no meaning; `prefix` begins the message."""
+        """Refuse views of so many ticks (None: all so far) where they have no meaning; `prefix`
+        begins the message."""
         if self.why_no_views is not None:
             raise ParameterError(f"{prefix}{self.why_no_views}")
         if self.own_ticks and width != 1:
@@ -87,7 +97,8 @@ class Publishing:
         return self.norms() if self.rounding is None else self.rounding()
 
     def of_cells(self, cells: range, outputs: int) -> tuple[FloatArray, FloatArray]:
-        """(norms, roundings) of the published numbers from cells that joined together, as if the others were exact."""
+        """(norms, roundings) of the published numbers from cells that joined together, as if the
+        others were exact."""
         if self.part is not None:
             return self.part(cells.start)
         inside = np.isin(np.arange(outputs), cells).astype(np.float64)
@@ -98,19 +109,22 @@ class Publishing:
         return np.ones(len(ticks)) if self.weights is None else self.weights(ticks)
 
     def between(self, earlier: int, later: int, low: FloatArray, high: FloatArray) -> Change:
-        """(change, weight): what is published for ticks earlier+1 … later, given the published numbers at both ends.
-        `weight` × the std of a cell's change is the std of each output's change. ParameterError where published numbers
-        do not tell."""
+        """(change, weight): what is published for ticks earlier+1 … later, given the published
+        numbers at both ends. `weight` × the std of a cell's change is the std of each output's
+        change. ParameterError where published numbers do not tell."""
         if self.change is not None:
             return self.change(earlier, later, low, high)
         return high - low, np.ones(len(low)) * self.norms()
 
     def joint(self, outputs: Sequence[int]) -> FloatArray:
-        """Covariance of some outputs of one tick, in units of a cell's variance: for comparisons of outputs."""
+        """Covariance of some outputs of one tick, in units of a cell's variance: for comparisons of
+        outputs."""
         if self.covariance is not None:
             return self.covariance(outputs)
         if not self.as_they_are:
-            raise ParameterError("these outputs cannot be compared: their covariance is not declared")
+            raise ParameterError(
+                "these outputs cannot be compared: their covariance is not declared"
+            )
         chosen = np.asarray(outputs)
         return np.asarray(chosen[:, np.newaxis] == chosen, dtype=np.float64)
 
@@ -124,7 +138,11 @@ def divided(scale: IntArray) -> Publishing:
     def covariance(outputs: Sequence[int]) -> FloatArray:
         return np.asarray(SUMS.joint(outputs) / scale[np.asarray(outputs)] ** 2)
 
-    return Publishing(lambda first_tick, noisy: noisy / scale, lambda: np.asarray(1 / scale), covariance=covariance)
+    return Publishing(
+        lambda first_tick, noisy: noisy / scale,
+        lambda: np.asarray(1 / scale),
+        covariance=covariance,
+    )
 
 
 Limits = tuple[FloatArray, FloatArray]  # the lower and the upper ends of intervals
@@ -135,35 +153,45 @@ class CellErrors:
     """Noise of a cell, tick by tick. Cells have independent noise of the same law."""
 
     spread: FloatArray  # the size of the noise that quantiles are multiplied with, shape (ticks, 1)
-    slack: FloatArray  # what rounding of a cell can add at most, shape (ticks, 1), where the spread does not contain it
+    # what rounding of a cell can add at most, shape (ticks, 1), where the spread does not contain
+    # it
+    slack: FloatArray
     pure: bool  # whether the noise is a sum of Laplace numbers; else it is normal
-    # half the distance of neighbouring numbers that a cell can publish, shape (ticks, 1), where the slack does not
-    # contain it
+    # half the distance of neighbouring numbers that a cell can publish, shape (ticks, 1), where the
+    # slack does not contain it
     step: FloatArray | float = 0.0
 
     def factor(self, level: float, cells: int = 1) -> float:
-        """How many spreads hold the noise of this number of cells at once, with probability at least `level`."""
+        """How many spreads hold the noise of this number of cells at once, with probability at
+        least `level`."""
         beta, count = 1 - check_probability("level", level), check_count("cells", cells)
-        return laplace_factor(beta / count) if self.pure else float(simultaneous_quantile(count, beta))
+        return (
+            laplace_factor(beta / count) if self.pure else float(simultaneous_quantile(count, beta))
+        )
 
     def half(self, level: float, cells: int = 1) -> FloatArray:
-        """Half-width, shape (ticks, 1), that holds for so many cells at once with probability at least `level`."""
+        """Half-width, shape (ticks, 1), that holds for so many cells at once with probability at
+        least `level`."""
         return self.factor(level, cells) * self.spread + self.slack + self.step
 
     def slack_of(self, norms: FloatArray | float, rounding: FloatArray | float) -> FloatArray:
-        """What an interval of numbers that are combined from cells adds to quantile × norm × spread.
+        """What an interval of numbers that are combined from cells adds to quantile × norm ×
+        spread.
 
-        The slack of every cell adds up. The step does not: it is added once, for one of the coefficients.
+        The slack of every cell adds up. The step does not: it is added once, for one of the
+        coefficients.
 
-        **Guarantee.** With it an interval holds at least as often as stated. Proof: `cell_errors.proof.md`. Assumption:
-        a number that is combined from several cells has a coefficient of at most 1. Tests:
+        **Guarantee.** With it an interval holds at least as often as stated. Proof:
+        `cell_errors.proof.md`. Assumption: a number that is combined from several cells has a
+        coefficient of at most 1. Tests:
         tests/engine/test_rounded_intervals.py::test_intervals_of_rounded_counts_hold and
         tests/engine/test_rounded_intervals.py::test_every_output_has_a_coefficient_as_small_as_its_step.
         """
         return np.asarray(self.slack * rounding + self.step_of(norms, rounding))
 
     def step_of(self, norms: FloatArray | float, rounding: FloatArray | float) -> FloatArray:
-        """The step of numbers that are combined from cells: that of the coefficient of one cell, else of at most 1."""
+        """The step of numbers that are combined from cells: that of the coefficient of one cell,
+        else of at most 1."""
         one_cell = np.isclose(norms, rounding, rtol=1e-9, atol=0)
         return np.asarray(self.step * np.where(one_cell, norms, np.minimum(norms, 1.0)))
 
@@ -177,25 +205,41 @@ BISECTIONS = 60
 
 
 def fieller_interval(
-    above: FloatArray, below: FloatArray, normal: FloatArray, linear: FloatArray, low: float, high: float
+    above: FloatArray,
+    below: FloatArray,
+    normal: FloatArray,
+    linear: FloatArray,
+    low: float,
+    high: float,
 ) -> Limits:
-    """The hull of all ratios r in [low, high] with |above − r·below| ≤ normal·√(1 + r²) + linear·(1 + |r|).
+    """The hull of all ratios r in [low, high] with |above − r·below| ≤ normal·√(1 + r²) +
+    linear·(1 + |r|).
 
-    **Guarantee.** If the noise of `above` and `below` is Z₀ and Z₁, and for the true ratio r the bound
-    |Z₀ − r·Z₁| ≤ normal·√(1+r²) + linear·(1+|r|) holds with some probability, then r lies in the hull with at least
-    that probability: above − r·below = Z₀ − r·Z₁. Nothing is approximated. Proof: `averages.proof.md`. Test:
+    **Guarantee.** If the noise of `above` and `below` is Z₀ and Z₁, and for the true ratio r the
+    bound |Z₀ − r·Z₁| ≤ normal·√(1+r²) + linear·(1+|r|) holds with some probability, then r lies in
+    the hull with at least that probability: above − r·below = Z₀ − r·Z₁. Nothing is approximated.
+    Proof: `averages.proof.md`. Test:
     tests/queries/test_queries_averages.py::test_intervals_of_averages_per_event_hold.
     """
 
     def fits(ratio: FloatArray) -> FloatArray:
-        return np.asarray(normal * np.sqrt(1 + ratio**2) + linear * (1 + np.abs(ratio)) - np.abs(above - ratio * below))
+        return np.asarray(
+            normal * np.sqrt(1 + ratio**2)
+            + linear * (1 + np.abs(ratio))
+            - np.abs(above - ratio * below)
+        )
 
     with np.errstate(divide="ignore", invalid="ignore"):
         centre = np.clip(np.where(below == 0, low, above / below), low, high)
     bottom, top = np.full_like(centre, low), np.full_like(centre, high)
     inside_bottom, inside_top = fits(bottom) >= 0, fits(top) >= 0
-    # on either side of the noisy ratio `fits` is convex and starts above 0: one change of sign at most
-    start = np.where(fits(centre) >= 0, centre, np.where(inside_bottom, bottom, np.where(inside_top, top, centre)))
+    # on either side of the noisy ratio `fits` is convex and starts above 0: one change of sign at
+    # most
+    start = np.where(
+        fits(centre) >= 0,
+        centre,
+        np.where(inside_bottom, bottom, np.where(inside_top, top, centre)),
+    )
     ends = []
     for limit, limit_fits in ((bottom, inside_bottom), (top, inside_top)):
         good, bad = start, limit
@@ -213,10 +257,15 @@ LARGEST_WEIGHT = 1000
 def check_weights(
     weights: Any, number: int, what: str, least: int = 1, largest: int = LARGEST_WEIGHT
 ) -> tuple[int, ...]:
-    """One whole number for each of `number` levels, tables or lengths, or ParameterError; by default 1 each."""
+    """One whole number for each of `number` levels, tables or lengths, or ParameterError; by
+    default 1 each."""
     if weights is None:
         return (1,) * number
-    given = weights if isinstance(weights, Sequence | np.ndarray) and not isinstance(weights, str | bytes) else ()
+    given = (
+        weights
+        if isinstance(weights, Sequence | np.ndarray) and not isinstance(weights, str | bytes)
+        else ()
+    )
     whole = all(isinstance(weight, Integral) and not isinstance(weight, bool) for weight in given)
     if len(given) != number or not whole or not all(least <= weight <= largest for weight in given):
         allowed = f"{number} whole numbers from {least} to {largest}, one for each {what}"
@@ -227,8 +276,9 @@ def check_weights(
 class TopKey(NamedTuple):
     """A selected key.
 
-    With probability ≥ level all published intervals of a release hold at once, whatever was selected. For every c, with
-    probability ≥ c all keys of a release whose confidence is at least c belong to the true k largest (ties included).
+    With probability ≥ level all published intervals of a release hold at once, whatever was
+    selected. For every c, with probability ≥ c all keys of a release whose confidence is at least c
+    belong to the true k largest (ties included).
 
     Attributes:
         key: The label.
@@ -250,13 +300,16 @@ class RankErrors:
     """Errors of the numbers to select from."""
 
     cells: CellErrors  # spread and slack of each number, shape (1, numbers)
-    # over how many numbers intervals must hold at once: these, or those of all ticks where a published number is the
-    # largest so far
+    # over how many numbers intervals must hold at once: these, or those of all ticks where a
+    # published number is the largest so far
     count: int
-    independent: bool  # whether the noise of the numbers is independent, of the same law, and normal
+    # whether the noise of the numbers is independent, of the same law, and normal
+    independent: bool
 
 
-def top_keys(labels: list[str], values: FloatArray, errors: RankErrors, k: int, level: float) -> list[TopKey]:
+def top_keys(
+    labels: list[str], values: FloatArray, errors: RankErrors, k: int, level: float
+) -> list[TopKey]:
     """The k largest values, largest first; ties go to the earlier label.
 
     **Guarantee.** See `TopKey`. Proof: `histogram.proof.md`, "Selected keys". Tests:
@@ -268,9 +321,15 @@ def top_keys(labels: list[str], values: FloatArray, errors: RankErrors, k: int, 
 
 
 def _describe(
-    labels: list[str], values: FloatArray, errors: RankErrors, chosen: IntArray, rest: IntArray, level: float
+    labels: list[str],
+    values: FloatArray,
+    errors: RankErrors,
+    chosen: IntArray,
+    rest: IntArray,
+    level: float,
 ) -> list[TopKey]:
-    """The chosen cells with their intervals, and the confidence that each is larger than the rest."""
+    """The chosen cells with their intervals, and the confidence that each is larger than the
+    rest."""
     half = errors.cells.half(level, errors.count)[0]
     spread, slack = errors.cells.spread[0], errors.cells.slack[0]
     keys = []
@@ -281,8 +340,12 @@ def _describe(
                 apart = float(values[cell] - values[rest].max()) - 2 * float(slack[cell])
                 confidence = 1 - range_tail(len(values), apart / float(spread[cell]))
             else:
-                gaps = (values[cell] - values[rest] - slack[cell] - slack[rest]) / (spread[cell] + spread[rest])
-                confidence = 1 - min(1.0, errors.count * _one_tail(float(gaps.min()), errors.cells.pure))
+                gaps = (values[cell] - values[rest] - slack[cell] - slack[rest]) / (
+                    spread[cell] + spread[rest]
+                )
+                confidence = 1 - min(
+                    1.0, errors.count * _one_tail(float(gaps.min()), errors.cells.pure)
+                )
         value, reach = float(values[cell]), float(half[cell])
         keys.append(TopKey(labels[cell], value, value - reach, value + reach, confidence))
     return keys
@@ -291,12 +354,13 @@ def _describe(
 def supported_keys(
     labels: list[str], values: FloatArray, errors: RankErrors, threshold: float | None, level: float
 ) -> list[TopKey]:
-    """All keys whose value passes the threshold, largest first; by default half the width of each key's own interval.
+    """All keys whose value passes the threshold, largest first; by default half the width of each
+    key's own interval.
 
-    **Guarantee.** With probability ≥ level every listed key has a true number above threshold − half, half being half
-    the width of its interval; by default above 0, so it has truly occurred. Keys that are not listed count as 0.
-    Proof: `histogram.proof.md`, "Selected keys": the intervals hold at once. Test:
-    tests/queries/test_queries_top.py::test_supported_keys_have_occurred.
+    **Guarantee.** With probability ≥ level every listed key has a true number above threshold −
+    half, half being half the width of its interval; by default above 0, so it has truly occurred.
+    Keys that are not listed count as 0. Proof: `histogram.proof.md`, "Selected keys": the intervals
+    hold at once. Test: tests/queries/test_queries_top.py::test_supported_keys_have_occurred.
     """
     least = errors.cells.half(level, errors.count)[0] if threshold is None else threshold
     order = np.argsort(-values, kind="stable")
@@ -305,22 +369,25 @@ def supported_keys(
 
 
 def range_tail(numbers: int, apart: float) -> float:
-    """P(largest − smallest > apart) for this number of independent standard normals. The integral n·∫φ(z)·(Φ(z) − Φ(z −
-    apart))^(n−1) dz by the trapezoid rule, which is exact to about 1e-13 here; never less than 1e-12, and never more
-    than the union bound over all pairs."""
+    """P(largest − smallest > apart) for this number of independent standard normals. The integral
+    n·∫φ(z)·(Φ(z) − Φ(z − apart))^(n−1) dz by the trapezoid rule, which is exact to about 1e-13
+    here; never less than 1e-12, and never more than the union bound over all pairs."""
     from scipy.special import ndtr
 
     if apart <= 0 or numbers < 2:
         return 1.0
     z = np.linspace(-9.0, 9.0 + apart, 4001)
     density = np.exp(-z * z / 2) / math.sqrt(2 * math.pi)
-    inside = float(numbers * np.trapezoid(density * (ndtr(z) - ndtr(z - apart)) ** (numbers - 1), z))
+    inside = float(
+        numbers * np.trapezoid(density * (ndtr(z) - ndtr(z - apart)) ** (numbers - 1), z)
+    )
     pairs = numbers * (numbers - 1) * float(ndtr(-apart / math.sqrt(2)))
     return min(max(1 - inside, 1e-12), max(pairs, 1e-12), 1.0)
 
 
 def _one_tail(spreads: float, pure: bool) -> float:
-    """P(|noise| > spreads) for one number, an upper bound for sums of Laplace numbers where it is at most 0.2."""
+    """P(|noise| > spreads) for one number, an upper bound for sums of Laplace numbers where it is
+    at most 0.2."""
     from scipy.special import ndtr
 
     if spreads <= 0:

@@ -1,11 +1,13 @@
-"""How much one event, or one user, can change the increments of a query: what its noise is calibrated to.
+"""How much one event, or one user, can change the increments of a query: what its noise is
+calibrated to.
 
-Guarantee. For every pair of neighbouring streams under `adjacency`, and every cell, let P and N be the sums
-over all ticks of the positive and of the negative parts of the change of that cell's increments (in real
-units: increment × grid). Then Σ_cells (P² + N²) ≤ squared_sensitivity(adjacency). With a factorization whose R
-has a nonnegative Gram matrix and column norm c this implies ‖R(X−X′)‖_F ≤ c·√S: see
-`factorizations/sensitivity.proof.md`. Each subclass proves its S next to its code; `evercount audit sensitivity`
-attacks the claim by enumeration or random search.
+Guarantee. For every pair of neighbouring streams under `adjacency`, and every cell, let P and N be
+the sums over all ticks of the positive and of the negative parts of the change of that cell's
+increments (in real units: increment × grid). Then Σ_cells (P² + N²) ≤
+squared_sensitivity(adjacency). With a factorization whose R has a nonnegative Gram matrix and
+column norm c this implies ‖R(X−X′)‖_F ≤ c·√S: see `factorizations/sensitivity.proof.md`. Each
+subclass proves its S next to its code; `evercount audit sensitivity` attacks the claim by
+enumeration or random search.
 
 `Rows` says how rows of a table become the events that the claims are about.
 """
@@ -36,9 +38,11 @@ def other_last(cells: int, other: int) -> IntArray:
 
 @dataclass(frozen=True)
 class EventNumber:
-    """A tick is its number of events, and no sequence of them: events have nothing but their time."""
+    """A tick is its number of events, and no sequence of them: events have nothing but their
+    time."""
 
-    most: int | None  # the declared largest number of events of a tick; None where nothing is declared
+    # the declared largest number of events of a tick; None where nothing is declared
+    most: int | None
 
 
 def _events(tick: IntArray, cell: IntArray, events: IntArray, units: IntArray) -> Groups:
@@ -50,7 +54,8 @@ class Rows:
     """How rows of a table become events. Every interface that reads rows asks for this."""
 
     columns: tuple[str, ...] = ()
-    """Which columns an event needs besides its time: "key", "value", "user", or "levels" (one for each level)."""
+    """Which columns an event needs besides its time: "key", "value", "user", or "levels" (one for
+    each level)."""
     levels: int = 0  # how many columns name an event
     list_keys: Callable[[], tuple[Sequence[str], bool]] | None = None
     """Gives the keys in the order of their cells, and whether others go to one more cell."""
@@ -59,10 +64,11 @@ class Rows:
     whole: bool = False  # whether values are whole numbers: others are refused, and not rounded
     bins: tuple[float, float, int] | None = None
     """Where the value of a row chooses its cell: (lowest value, width of a bin, number of bins)."""
-    repeats: bool = False  # where rows name users: whether a second row of the same user and key in a tick matters
+    # where rows name users: whether a second row of the same user and key in a tick matters
+    repeats: bool = False
     totals: Callable[[IntArray, IntArray, IntArray, IntArray], Groups] = _events
-    """From groups of rows, (tick, cell of the key or 0, number of rows, sum of values in grid units), to (tick, cell,
-    total in grid units)."""
+    """From groups of rows, (tick, cell of the key or 0, number of rows, sum of values in grid
+    units), to (tick, cell, total in grid units)."""
 
     @property
     def keyed(self) -> bool:
@@ -109,7 +115,8 @@ class Sensitivities(ABC):
         """
 
     def falling_sensitivity(self, adjacency: Adjacency) -> float | None:
-        """A smaller S for factorizations whose Gram matrix falls away from the diagonal; None where there is none.
+        """A smaller S for factorizations whose Gram matrix falls away from the diagonal; None where
+        there is none.
 
         Args:
             adjacency: "add-remove" or "replace".
@@ -117,16 +124,19 @@ class Sensitivities(ABC):
         Returns:
             The smaller S, or None.
 
-        **Guarantee.** For every pair of neighbours and every R with `Factorization.falling_gram`, ‖R(X−X′)‖_F² is at
-        most c² times this. Proof: `factorizations/sensitivity.proof.md`, "Changes that take turns". Test:
+        **Guarantee.** For every pair of neighbours and every R with `Factorization.falling_gram`,
+        ‖R(X−X′)‖_F² is at most c² times this. Proof: `factorizations/sensitivity.proof.md`,
+        "Changes that take turns". Test:
         tests/queries/test_queries_matching.py::test_no_neighbours_beat_the_smaller_claim.
         """
         return None
 
     def squared_value_sensitivity(self, adjacency: Adjacency) -> float | None:
-        """v²: the most that one event changes the values of a tick, Σ_cells (change of the running sum)².
+        """v²: the most that one event changes the values of a tick, Σ_cells (change of the running
+        sum)².
 
-        None where nothing better than the increments' S is known. It is what the factorization `direct` needs.
+        None where nothing better than the increments' S is known. It is what the factorization
+        `direct` needs.
 
         Args:
             adjacency: "add-remove" or "replace".
@@ -137,14 +147,16 @@ class Sensitivities(ABC):
         Raises:
             UnknownName: there is no such adjacency.
 
-        **Guarantee.** For every pair of neighbours and every tick, Σ over cells of the squared difference of their
-        running sums is at most this, in real units. Then ‖M(X−X′)‖_F² ≤ T·v², M the running-count matrix. Proof:
-        `factorizations/sensitivity.proof.md`, "Values". Tests: tests/queries/test_queries_values.py.
+        **Guarantee.** For every pair of neighbours and every tick, Σ over cells of the squared
+        difference of their running sums is at most this, in real units. Then ‖M(X−X′)‖_F² ≤ T·v², M
+        the running-count matrix. Proof: `factorizations/sensitivity.proof.md`, "Values". Tests:
+        tests/queries/test_queries_values.py.
         """
         return None
 
     def l1_sensitivity(self, adjacency: Adjacency) -> float:
-        """The most that one event changes all increments together, Σ_cells (P + N), in real units: what δ = 0 needs.
+        """The most that one event changes all increments together, Σ_cells (P + N), in real units:
+        what δ = 0 needs.
 
         Args:
             adjacency: "add-remove" or "replace".
@@ -155,28 +167,39 @@ class Sensitivities(ABC):
         Raises:
             ParameterError: The query does not declare it.
 
-        **Guarantee.** For every pair of neighbours Σ over cells and ticks of |change of increment|·grid is at most
-        this. Proof: `mechanisms/laplace_noise.proof.md`, lemma 3. Queries that do not declare it are refused under δ =
-        0. Test: tests/mechanisms/test_laplace_stream.py::test_l1_sensitivity_by_enumeration.
+        **Guarantee.** For every pair of neighbours Σ over cells and ticks of |change of
+        increment|·grid is at most this. Proof: `mechanisms/laplace_noise.proof.md`, lemma 3.
+        Queries that do not declare it are refused under δ = 0. Test:
+        tests/mechanisms/test_laplace_stream.py::test_l1_sensitivity_by_enumeration.
         """
-        raise ParameterError(f"{type(self).__name__} declares no l1 sensitivity, which delta=0 needs: use delta > 0")
+        raise ParameterError(
+            f"{type(self).__name__} declares no l1 sensitivity, which delta=0 needs: use delta > 0"
+        )
 
 
 def bounded(what: Literal["ticks", "events"], budget: Budget, horizon: int | None) -> int:
-    """How many ticks or events one protected unit touches at most; refused where nothing bounds that."""
+    """How many ticks or events one protected unit touches at most; refused where nothing bounds
+    that."""
     touched = budget.touched(horizon)
     most = touched.ticks if what == "ticks" else touched.events
     if most is None:
-        remedy = "max_ticks=... or a period" if what == "ticks" else "max_events=..., or max_per_tick=... and max_ticks"
-        raise ParameterError(f"nothing bounds how many {what} of one user are counted: give the budget {remedy}")
+        remedy = (
+            "max_ticks=... or a period"
+            if what == "ticks"
+            else "max_events=..., or max_per_tick=... and max_ticks"
+        )
+        raise ParameterError(
+            f"nothing bounds how many {what} of one user are counted: give the budget {remedy}"
+        )
     return int(most)
 
 
 def protected_l1(query: Query[Any], budget: Budget, horizon: int | None) -> float:
     """Δ₁ for what the budget protects: one event, or what is counted of a user.
 
-    **Guarantee.** The change of a user's events is a sum of single changes, so ‖D‖₁ is at most their number times
-    that of one event. A query's own user-level Δ₁ is taken only where the budget protects users. Tests:
+    **Guarantee.** The change of a user's events is a sum of single changes, so ‖D‖₁ is at most
+    their number times that of one event. A query's own user-level Δ₁ is taken only where the budget
+    protects users. Tests:
     tests/queries/test_queries_distinct_users.py::test_pure_noise_is_calibrated_to_the_unit and
     tests/engine/test_unit_noise.py::test_laplace_noise_covers_every_unit.
     """

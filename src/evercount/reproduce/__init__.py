@@ -1,1 +1,2 @@
-"""The paper's figures and tables, computed again next to the paper's numbers: `evercount reproduce`."""
+"""The paper's figures and tables, computed again next to the paper's numbers:
+`evercount reproduce`."""

@@ -1,4 +1,5 @@
-"""Baselines: pure ε-DP trees and bridges, where the sparse counter wins, and how far defaults are from the optimum."""
+"""Baselines: pure ε-DP trees and bridges, where the sparse counter wins, and how far defaults are
+from the optimum."""
 
 from __future__ import annotations
 
@@ -24,14 +25,24 @@ from evercount.reproduce.simulator import secret_of
 from evercount.sparse.budget_split import sparse_against_plain
 from evercount.sparse.sparse_count import SparseCount
 
-PURE_TREES = ("bridge", "pure-binary", "pure-tree", "pure-hybrid-binary", "pure-hybrid", "endless-bridge")
+PURE_TREES = (
+    "bridge",
+    "pure-binary",
+    "pure-tree",
+    "pure-hybrid-binary",
+    "pure-hybrid",
+    "endless-bridge",
+)
 GAUSSIAN = ("binary-tree", "square-root", "balanced")
 COLUMNS = ("#d55e00", "#4a6fe3", "#14647f")
 """Binary trees, the next better mechanisms, the best ones."""
 
 
-def _band(axes: Any, std: np.ndarray[Any, np.dtype[np.float64]], colour: str, bins: int = 160) -> None:
-    """A curve that jumps from tick to tick as the band from its least to its largest value in bins of ticks."""
+def _band(
+    axes: Any, std: np.ndarray[Any, np.dtype[np.float64]], colour: str, bins: int = 160
+) -> None:
+    """A curve that jumps from tick to tick as the band from its least to its largest value in bins
+    of ticks."""
     edges = np.unique(np.linspace(0, len(std), min(bins, len(std)) + 1).astype(np.int64))
     least, most = np.minimum.reduceat(std, edges[:-1]), np.maximum.reduceat(std, edges[:-1])
     middle = (edges[:-1] + edges[1:] + 1) / 2
@@ -43,7 +54,8 @@ def _band(axes: Any, std: np.ndarray[Any, np.dtype[np.float64]], colour: str, bi
 @item(
     "smoothness",
     "Error over time of pure and Gaussian mechanisms",
-    "The error of the binary mechanism jumps from tick to tick; that of the factorization does not.",
+    "The error of the binary mechanism jumps from tick to tick; that of the factorization does "
+    "not.",
     {"epsilon": 1.0, "delta": 1e-10, "exponents": (10, 16, 20)},
     {"exponents": (10, 12)},
 )
@@ -57,7 +69,8 @@ def smoothness(parameters: Parameters, context: Context) -> Result:
             budget = Budget(epsilon, 0.0 if name in PURE_TREES else delta)
             stream = Stream(Count(), budget, None if name in PURE_ENDLESS else T, name)
             curves[name] = std = stream.std(np.arange(1, T + 1))[:, 0]
-            kept = std[T // 2 :] if name in PURE_ENDLESS else std  # without a horizon: the second half of the ticks
+            # without a horizon: the second half of the ticks
+            kept = std[T // 2 :] if name in PURE_ENDLESS else std
             rows.append(
                 {
                     "T": f"2^{exponent}",
@@ -81,20 +94,28 @@ def smoothness(parameters: Parameters, context: Context) -> Result:
             highest = max(float(curves[name].max()) for name in names)
             for name, colour, one in zip(names, COLUMNS, axes[3 * number :], strict=False):
                 _band(one, curves[name], colour)
-                finish(one, "tick, in thousands", "std of the count", f"{name}: {title}", legend=False)
+                finish(
+                    one, "tick, in thousands", "std of the count", f"{name}: {title}", legend=False
+                )
                 one.set_ylim(0, 1.05 * highest)
                 one.xaxis.set_major_formatter(lambda tick, _: f"{tick / 1000:,.4g}")
         return drawn
 
     verdict = "as the paper says: trees are not smooth, its factorization is"
-    paper = {"claim": "the binary mechanism's error is non-smooth and non-monotonic, the factorization's is smooth"}
+    paper = {
+        "claim": (
+            "the binary mechanism's error is non-smooth and non-monotonic, the factorization's is "
+            "smooth"
+        )
+    }
     return Result({"smoothness": rows}, verdict, paper, figures={"smoothness": figure})
 
 
 @item(
     "sparse-counter",
     "Sparse streams: where private partitioning beats the plain counter",
-    "On streams with few ones the error can depend on their number (Dwork, Naor, Reingold and Rothblum).",
+    "On streams with few ones the error can depend on their number (Dwork, Naor, Reingold and "
+    "Rothblum).",
     {
         "epsilon": 1.0,
         "delta": 1e-10,
@@ -102,7 +123,11 @@ def smoothness(parameters: Parameters, context: Context) -> Result:
         "ones": (100, 1000, 10000),
         "simulated": {"exponent": 20, "ones": (1000, 10000), "runs": 3},
     },
-    {"exponents": (10, 14), "ones": (100, 1000), "simulated": {"exponent": 12, "ones": (100,), "runs": 3}},
+    {
+        "exponents": (10, 14),
+        "ones": (100, 1000),
+        "simulated": {"exponent": 12, "ones": (100,), "runs": 3},
+    },
 )
 def sparse(parameters: Parameters, context: Context) -> Result:
     epsilon, deltas = parameters["epsilon"], (0.0, parameters["delta"])
@@ -115,7 +140,8 @@ def sparse(parameters: Parameters, context: Context) -> Result:
 
     sizes = parameters["simulated"]
     simulated = [
-        simulated_sparse(epsilon, 2 ** sizes["exponent"], ones, sizes["runs"], context.seed) for ones in sizes["ones"]
+        simulated_sparse(epsilon, 2 ** sizes["exponent"], ones, sizes["runs"], context.seed)
+        for ones in sizes["ones"]
     ]
 
     def figure() -> Figure:
@@ -124,28 +150,47 @@ def sparse(parameters: Parameters, context: Context) -> Result:
             part = [row for row in rows if row["delta"] == delta]
             plain = {row["horizon"]: row["plain"] for row in part}
             one.plot(list(plain), list(plain.values()), "k-", label="plain")
-            for shade, ones in zip(("#4a6fe3", "#009e73", "#14647f"), parameters["ones"], strict=False):
+            for shade, ones in zip(
+                ("#4a6fe3", "#009e73", "#14647f"), parameters["ones"], strict=False
+            ):
                 line = [(r["horizon"], r["sparse"]) for r in part if r["ones"] == ones]
-                one.plot(*zip(*line, strict=True), "-o", markersize=3, color=shade, label=f"sparse, {ones:,} events")
+                one.plot(
+                    *zip(*line, strict=True),
+                    "-o",
+                    markersize=3,
+                    color=shade,
+                    label=f"sparse, {ones:,} events",
+                )
             one.set_xscale("log", base=2)
-            finish(one, "ticks", "bound for all ticks, 95 %", f"ε = {epsilon:g}, δ = {delta:g}", bottom=0)
+            finish(
+                one,
+                "ticks",
+                "bound for all ticks, 95 %",
+                f"ε = {epsilon:g}, δ = {delta:g}",
+                bottom=0,
+            )
         return drawn
 
-    verdict = "wins for rare events with delta 0; with Gaussian noise the plain counter is mostly better"
+    verdict = (
+        "wins for rare events with delta 0; with Gaussian noise the plain counter is mostly better"
+    )
     paper = {"claim": "C(5 log T + Psi(n) sqrt(ln 6n)) on streams with n ones"}
     tables = {"sparse": rows, "errors of single ticks": simulated}
     return Result(tables, verdict, paper, figures={"sparse-against-plain": figure})
 
 
 def simulated_sparse(epsilon: float, T: int, ones: int, runs: int, seed: int) -> Row:
-    """Errors of a partition with delta 0 over all ticks of some runs, next to the std and the bound of the bridge."""
+    """Errors of a partition with delta 0 over all ticks of some runs, next to the std and the bound
+    of the bridge."""
     squares, largest = [], []
     for number in range(runs):
         counts = np.zeros(T, np.int64)
         counts[np.random.default_rng([seed, number]).permutation(T)[:ones]] = 1
         secret = secret_of(f"single ticks {ones} {number} {seed}")
         counter = SparseCount(epsilon, T, max_ones=ones, method="partition", secret=secret)
-        errors = np.array([release.value for release in counter.run(counts.tolist())]) - np.cumsum(counts)
+        errors = np.array([release.value for release in counter.run(counts.tolist())]) - np.cumsum(
+            counts
+        )
         squares.append(float(np.mean(errors**2)))
         largest.append(float(np.abs(errors).max()))
     plain = math.sqrt(2) / epsilon * Bridge(T).row_norms(np.arange(1, T + 1))
@@ -202,13 +247,21 @@ def _winner_row(epsilon: float, delta: float, T: int) -> Row:
     gaussian = multiplier * norm("balanced", T)
     floor = multiplier * float(nuclear_lower(T))
     wins = "bridge" if pure < gaussian else "balanced"
-    return {"delta": delta, "T": T, "bridge": pure, "balanced": gaussian, "lower bound": floor, "least": wins}
+    return {
+        "delta": delta,
+        "T": T,
+        "bridge": pure,
+        "balanced": gaussian,
+        "lower bound": floor,
+        "least": wins,
+    }
 
 
 @item(
     "bridges",
     "Pure privacy with less error than Gaussian noise",
-    "Tree noise that reaches each tick from both sides, next to published mechanisms with delta 0 and Gaussian noise.",
+    "Tree noise that reaches each tick from both sides, next to published mechanisms with delta 0 "
+    "and Gaussian noise.",
     {
         "epsilon": 0.5,
         "deltas": (1e-4, 1e-6, 1e-8, 1e-10, 1e-14),
@@ -229,20 +282,31 @@ def bridges(parameters: Parameters, context: Context) -> Result:
         some = np.unique(np.linspace(1, T, 2000).astype(np.int64))
         axes[0].plot(some, math.sqrt(2) * Bridge(T).row_norms(some), linewidth=0.8, label="bridge")
         tree = DigitTree(T, best_base(T))
-        axes[0].plot(some, math.sqrt(2) * tree.levels * tree.row_norms(some), linewidth=0.4, label=tree.name)
+        axes[0].plot(
+            some, math.sqrt(2) * tree.levels * tree.row_norms(some), linewidth=0.4, label=tree.name
+        )
         finish(axes[0], "tick", "std at ε = 1", f"δ = 0, {T} ticks")
         for delta in parameters["deltas"]:
-            line = [(row["T"], row["bridge"] / row["balanced"]) for row in winners if row["delta"] == delta]
+            line = [
+                (row["T"], row["bridge"] / row["balanced"])
+                for row in winners
+                if row["delta"] == delta
+            ]
             axes[1].plot(*zip(*line, strict=True), marker=".", label=f"δ = {delta:g}")
         axes[1].axhline(1.0, color="k", linewidth=0.6)
         axes[1].set_xscale("log", base=2)
-        finish(axes[1], "ticks", "worst std: bridge over balanced", f"ε = {epsilon:g}; below 1 the bridge wins")
+        finish(
+            axes[1],
+            "ticks",
+            "worst std: bridge over balanced",
+            f"ε = {epsilon:g}; below 1 the bridge wins",
+        )
         return drawn
 
     return Result(
         {"bridges": rows, "endless-bridge": endless, "bridge-against-gaussian": winners},
-        "not in the paper: with delta 0 the bridge has less error than published trees, and for small delta less than "
-        "every Gaussian factorization",
+        "not in the paper: with delta 0 the bridge has less error than published trees, and for "
+        "small delta less than every Gaussian factorization",
         {"published": PUBLISHED},
         figures={"bridges": figure},
     )
@@ -265,7 +329,8 @@ def _listed(stds: Iterable[float]) -> str:
 @item(
     "yardstick",
     "Defaults next to the dense optimum",
-    "Not in the paper: the least worst std that any factorization has for the same views and unit, with a certificate.",
+    "Not in the paper: the least worst std that any factorization has for the same views and unit, "
+    "with a certificate.",
     {"horizon": 365, "units": list(UNITS), "registered": []},
     {"horizon": 24, "units": ["event"]},
 )
@@ -274,8 +339,12 @@ def yardstick(parameters: Parameters, context: Context) -> Result:
     cases = [(unit, views) for unit in parameters["units"] for views in VIEWS]
     T = parameters["horizon"]
     for unit, views in context.steps(cases):
-        found, best, one = distances(Budget(1.0, 1e-6, **UNITS[unit]), T, views, own=parameters["registered"])
-        gaussian = next(each for each in found if each.delta and each.name not in parameters["registered"])
+        found, best, one = distances(
+            Budget(1.0, 1e-6, **UNITS[unit]), T, views, own=parameters["registered"]
+        )
+        gaussian = next(
+            each for each in found if each.delta and each.name not in parameters["registered"]
+        )
         chosen = next(each for each in found if each.chosen)
         own = [each for each in found if each.name in parameters["registered"]]
         anyhow = any_noise(Budget(1.0, 0.0, **UNITS[unit]), T, views)

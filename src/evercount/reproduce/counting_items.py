@@ -1,4 +1,5 @@
-"""Figures 1, 3 and 4 of the paper: error over time, and signal-to-noise ratio of sparse streams and of a top-1."""
+"""Figures 1, 3 and 4 of the paper: error over time, and signal-to-noise ratio of sparse streams and
+of a top-1."""
 
 from __future__ import annotations
 
@@ -15,7 +16,15 @@ from evercount.privacy import Budget
 from evercount.privacy.gaussian import multiplier
 from evercount.queries import TopK
 from evercount.reproduce.item import COLOURS, Context, Figure, Parameters, Result, Row, finish, item
-from evercount.reproduce.simulator import BATCH, Simulation, batch_seed, batches, one_batch, simulate, stds
+from evercount.reproduce.simulator import (
+    BATCH,
+    Simulation,
+    batch_seed,
+    batches,
+    one_batch,
+    simulate,
+    stds,
+)
 
 MECHANISMS = ("binary-tree", "square-root", "balanced")
 SHOWN_TICKS = 300  # in figures of outputs
@@ -26,13 +35,15 @@ PAPER_SNR = {
     "square-root": (14.50, 7.37, 3.46, 1.86, 0.96, 0.47, 0.22),
 }
 """The paper's table of average SNR for p = 2^-4 … 2^-10."""
-PAPER_CROSSING = {"binary-tree": 80, "square-root": 250}  # 1/p at which, by the paper, the SNR falls below 1
+# 1/p at which, by the paper, the SNR falls below 1
+PAPER_CROSSING = {"binary-tree": 80, "square-root": 250}
 
 
 @item(
     "figure-1",
     "Additive error over time",
-    "Figure 1: additive ℓ∞ error of the binary mechanism and of the square root, T = 2^16, ε = 0.8, δ = 1e-10.",
+    "Figure 1: additive ℓ∞ error of the binary mechanism and of the square root, T = 2^16, ε = "
+    "0.8, δ = 1e-10.",
     {"horizon": 2**16, "epsilon": 0.8, "delta": 1e-10, "repetitions": 2048, "device": None},
     {"horizon": 2**16, "repetitions": 64},
 )
@@ -40,7 +51,13 @@ def error_over_time(parameters: Parameters, context: Context) -> Result:
     horizon, repetitions = parameters["horizon"], parameters["repetitions"]
     epsilon, delta = parameters["epsilon"], parameters["delta"]
     simulations = simulate(
-        MECHANISMS, horizon, repetitions, context.seed, context.progress, parameters["device"], context.folder
+        MECHANISMS,
+        horizon,
+        repetitions,
+        context.seed,
+        context.progress,
+        parameters["device"],
+        context.folder,
     )
     paper, tight = multiplier("paper", epsilon, delta), Budget(epsilon, delta).noise_multiplier()
     summary = [
@@ -54,15 +71,24 @@ def error_over_time(parameters: Parameters, context: Context) -> Result:
             "l-infinity error, standard error": one.worst_error[1] * paper,
             "mean |error|/std": one.mean_normalised[0],
             "standard error": one.mean_normalised[1],
-            "agreement in standard errors": (one.mean_normalised[0] - HALF_NORMAL) / one.mean_normalised[1],
-            "jumps: largest std change between ticks": float(np.abs(np.diff(one.std)).max() * paper),
+            "agreement in standard errors": (one.mean_normalised[0] - HALF_NORMAL)
+            / one.mean_normalised[1],
+            "jumps: largest std change between ticks": float(
+                np.abs(np.diff(one.std)).max() * paper
+            ),
         }
         for name, one in simulations.items()
     ]
     return Result(
         {"summary": summary, "curve": _curve(simulations, horizon, paper)},
-        "agrees: the binary mechanism's error is jagged and 3.6 times larger at its worst; the square root's is smooth",
-        {"figure": "no numbers are printed in the figure; the text says the improvement is roughly 4 at t = 2^i − 1"},
+        "agrees: the binary mechanism's error is jagged and 3.6 times larger at its worst; the "
+        "square root's is smooth",
+        {
+            "figure": (
+                "no numbers are printed in the figure; the text says the improvement is roughly 4 "
+                "at t = 2^i − 1"
+            )
+        },
         {"error-over-time": lambda: _draw_error(simulations, parameters, paper)},
     )
 
@@ -76,20 +102,39 @@ def _curve(simulations: Mapping[str, Simulation], horizon: int, paper: float) ->
         columns[f"{name}: std"] = simulation.std
         columns[f"{name}: mean |error|"] = simulation.mean_absolute
         columns[f"{name}: mean running maximum"] = simulation.running_maximum
-    return [{"tick": int(t)} | {key: float(values[t - 1] * paper) for key, values in columns.items()} for t in ticks]
+    return [
+        {"tick": int(t)} | {key: float(values[t - 1] * paper) for key, values in columns.items()}
+        for t in ticks
+    ]
 
 
-def _draw_error(simulations: Mapping[str, Simulation], parameters: Parameters, paper: float) -> Figure:
+def _draw_error(
+    simulations: Mapping[str, Simulation], parameters: Parameters, paper: float
+) -> Figure:
     figure, axes = panels(1, 2, 11.0, 4.2)
     keep = thin(parameters["horizon"], 2048)
     for name, simulation in simulations.items():
-        style: dict[str, Any] = {"color": COLOURS[name], "linewidth": 0.7 if name == "binary-tree" else 1.5}
-        axes[0].plot(keep + 1, simulation.std[keep] * paper * HALF_NORMAL, label=f"{name}, exact", **style)
+        style: dict[str, Any] = {
+            "color": COLOURS[name],
+            "linewidth": 0.7 if name == "binary-tree" else 1.5,
+        }
+        axes[0].plot(
+            keep + 1, simulation.std[keep] * paper * HALF_NORMAL, label=f"{name}, exact", **style
+        )
         some = keep[37::64]
-        axes[0].plot(some + 1, simulation.mean_absolute[some] * paper, ".", color=COLOURS[name], markersize=4)
-        axes[1].plot(keep + 1, simulation.running_maximum[keep] * paper, label=name, **style | {"linewidth": 1.5})
+        axes[0].plot(
+            some + 1, simulation.mean_absolute[some] * paper, ".", color=COLOURS[name], markersize=4
+        )
+        axes[1].plot(
+            keep + 1,
+            simulation.running_maximum[keep] * paper,
+            label=name,
+            **style | {"linewidth": 1.5},
+        )
     title = f"ε = {parameters['epsilon']:g}, δ = {parameters['delta']:g}, paper's C"
-    finish(axes[0], "tick", "mean |error|", f"error at each tick, {title}; dots: simulated", False, 0)
+    finish(
+        axes[0], "tick", "mean |error|", f"error at each tick, {title}; dots: simulated", False, 0
+    )
     title = f"ℓ∞ error so far, {parameters['repetitions']} simulated streams"
     finish(axes[1], "tick", "mean of the largest |error| so far", title, bottom=0)
     return figure
@@ -98,8 +143,15 @@ def _draw_error(simulations: Mapping[str, Simulation], parameters: Parameters, p
 @item(
     "figure-3",
     "Sparse streams and the SNR table",
-    "Figure 3 and its table: Bernoulli streams with p = 2^-4 … 2^-10 and 0, T = 2^16, ε = 0.5, δ = 1e-10.",
-    {"horizon": 2**16, "epsilon": 0.5, "delta": 1e-10, "exponents": [4, 5, 6, 7, 8, 9, 10], "repetitions": 1024},
+    "Figure 3 and its table: Bernoulli streams with p = 2^-4 … 2^-10 and 0, T = 2^16, ε = 0.5, δ = "
+    "1e-10.",
+    {
+        "horizon": 2**16,
+        "epsilon": 0.5,
+        "delta": 1e-10,
+        "exponents": [4, 5, 6, 7, 8, 9, 10],
+        "repetitions": 1024,
+    },
     {"repetitions": 64},
 )
 def sparse_streams(parameters: Parameters, context: Context) -> Result:
@@ -108,9 +160,12 @@ def sparse_streams(parameters: Parameters, context: Context) -> Result:
     paper, tight = multiplier("paper", epsilon, delta), Budget(epsilon, delta).noise_multiplier()
     ticks = np.arange(1, horizon + 1)
     norms = {name: stds(factorization(name, horizon)) for name in MECHANISMS}
-    truths = np.stack([bernoulli(horizon, 2.0**-exponent, context.seed + exponent) for exponent in exponents])
+    truths = np.stack(
+        [bernoulli(horizon, 2.0**-exponent, context.seed + exponent) for exponent in exponents]
+    )
     errors = {
-        name: simulated_errors(name, horizon, repetitions, truths, context.seed) for name in context.steps(MECHANISMS)
+        name: simulated_errors(name, horizon, repetitions, truths, context.seed)
+        for name in context.steps(MECHANISMS)
     }
     rows: list[Row] = []
     for place, exponent in enumerate(exponents):
@@ -127,7 +182,9 @@ def sparse_streams(parameters: Parameters, context: Context) -> Result:
                     "expected, paper's C": p * per_unit / paper,
                     "this stream, paper's C": exact,
                     "stream's standard error": _snr_error(ticks, norms[name], p) / paper,
-                    "this stream, simulated": float(np.mean(truths[place] / errors[name].size) / paper),
+                    "this stream, simulated": float(
+                        np.mean(truths[place] / errors[name].size) / paper
+                    ),
                     "simulation's standard error": float(errors[name].snr_errors[place] / paper),
                     "average of all runs, simulated": exact / errors[name].average_size,
                     "expected, tight": p * per_unit / tight,
@@ -146,9 +203,9 @@ def sparse_streams(parameters: Parameters, context: Context) -> Result:
     ]
     return Result(
         {"snr": rows, "crossings": crossings},
-        "same ordering and proportionality; absolute SNR differs because the paper's definition is not stated, and "
-        f"cannot be that of averaged outputs: the average of {repetitions} runs has about {repetitions**0.5:.0f} times "
-        "the SNR of one",
+        "same ordering and proportionality; absolute SNR differs because the paper's definition is "
+        f"not stated, and cannot be that of averaged outputs: the average of {repetitions} runs "
+        f"has about {repetitions**0.5:.0f} times the SNR of one",
         {"snr": PAPER_SNR, "crossing 1/p": PAPER_CROSSING},
         {"sparse-streams": lambda: _draw_streams(truths, errors, parameters, paper)},
     )
@@ -160,12 +217,16 @@ class Errors:
 
     size: FloatArray  # root mean square over the runs, at each tick
     snr_errors: FloatArray  # the standard error of mean_t(true_t/size_t) for each stream
-    average_size: float  # the average of all runs: root mean square of its error in parts of the std, over all ticks
+    # the average of all runs: root mean square of its error in parts of the std, over all ticks
+    average_size: float
     shown: FloatArray  # at the ticks of the figure, (ticks, runs)
 
 
-def simulated_errors(name: str, horizon: int, repetitions: int, truths: FloatArray, seed: int) -> Errors:
-    """Run a mechanism's noise so many times, and compare its size with these running counts, (streams, ticks)."""
+def simulated_errors(
+    name: str, horizon: int, repetitions: int, truths: FloatArray, seed: int
+) -> Errors:
+    """Run a mechanism's noise so many times, and compare its size with these running counts,
+    (streams, ticks)."""
     engine = factorization(name, horizon)
     std = stds(engine)
     weights = truths / (2 * std**3 * horizon)  # by how much a run's squared errors lower the SNR
@@ -180,7 +241,9 @@ def simulated_errors(name: str, horizon: int, repetitions: int, truths: FloatArr
         shares.append(weights @ noise)
     snr_errors = np.concatenate(shares, axis=1).std(axis=1, ddof=1) / np.sqrt(repetitions)
     average_size = float(np.sqrt(np.mean((total / repetitions / std) ** 2)))
-    return Errors(np.sqrt(squares / repetitions), snr_errors, average_size, np.concatenate(shown, axis=1))
+    return Errors(
+        np.sqrt(squares / repetitions), snr_errors, average_size, np.concatenate(shown, axis=1)
+    )
 
 
 def bernoulli(horizon: int, p: float, seed: int) -> FloatArray:
@@ -193,7 +256,9 @@ def _snr_error(ticks: Any, norms: FloatArray, p: float) -> float:
     return float(np.sqrt(p * (1 - p) * np.sum(weights**2)))
 
 
-def _draw_streams(truths: FloatArray, errors: Mapping[str, Errors], parameters: Parameters, scale: float) -> Figure:
+def _draw_streams(
+    truths: FloatArray, errors: Mapping[str, Errors], parameters: Parameters, scale: float
+) -> Figure:
     figure, axes = panels(2, 4, 10.0, 5.0)
     keep = thin(parameters["horizon"], SHOWN_TICKS)
     streams = dict(zip(parameters["exponents"], truths, strict=True))
@@ -215,8 +280,12 @@ def _draw_runs(axes: Any, ticks: IntArray, outputs: FloatArray, name: str) -> No
     """The band that holds 90 % of the runs at each tick, one of them (thin) and their mean."""
     low, high = np.quantile(outputs, [0.05, 0.95], axis=1)
     colour = COLOURS[name]
-    axes.fill_between(ticks, low, high, color=colour, alpha=0.22, linewidth=0, label=f"{name}, 90 % of the runs")
-    axes.plot(ticks, outputs[:, 0], color=colour, linewidth=0.5, alpha=0.8, label=f"{name}, one run")
+    axes.fill_between(
+        ticks, low, high, color=colour, alpha=0.22, linewidth=0, label=f"{name}, 90 % of the runs"
+    )
+    axes.plot(
+        ticks, outputs[:, 0], color=colour, linewidth=0.5, alpha=0.8, label=f"{name}, one run"
+    )
     axes.plot(ticks, outputs.mean(axis=1), color=colour, linewidth=1.5, label=f"{name}, mean")
 
 
@@ -230,7 +299,8 @@ def zipf(items: int, exponent: float) -> FloatArray:
 
 
 def histogram(items: int, ticks: int, exponent: float, seed: int) -> FloatArray:
-    """Running counts of one event per tick, shape (ticks, items), through the query's own encoder."""
+    """Running counts of one event per tick, shape (ticks, items), through the query's own
+    encoder."""
     events = np.random.default_rng(seed).choice(items, size=ticks, p=zipf(items, exponent))
     increments, _ = TopK(items).encode_run(None, events[:, np.newaxis])
     return np.cumsum(increments, axis=0).astype(np.float64)
@@ -239,13 +309,25 @@ def histogram(items: int, ticks: int, exponent: float, seed: int) -> FloatArray:
 @item(
     "figure-4",
     "Top-1 of a Zipf stream",
-    "Figure 4: 20 items, 2048 steps, ε = 0.1, δ = 1e-10; average SNR 1.47 (square root) against 0.52 (binary).",
-    {"items": 20, "ticks": 2048, "epsilon": 0.1, "delta": 1e-10, "exponents": [1.0, 1.5, 2.0], "repetitions": 512},
+    "Figure 4: 20 items, 2048 steps, ε = 0.1, δ = 1e-10; average SNR 1.47 (square root) against "
+    "0.52 (binary).",
+    {
+        "items": 20,
+        "ticks": 2048,
+        "epsilon": 0.1,
+        "delta": 1e-10,
+        "exponents": [1.0, 1.5, 2.0],
+        "repetitions": 512,
+    },
     {"repetitions": 32, "exponents": [1.0]},
 )
 def top_one(parameters: Parameters, context: Context) -> Result:
     ticks, items = parameters["ticks"], parameters["items"]
-    epsilon, delta, repetitions = parameters["epsilon"], parameters["delta"], parameters["repetitions"]
+    epsilon, delta, repetitions = (
+        parameters["epsilon"],
+        parameters["delta"],
+        parameters["repetitions"],
+    )
     paper, tight = multiplier("paper", epsilon, delta), Budget(epsilon, delta).noise_multiplier()
     sensitivity = float(np.sqrt(TopK(items).squared_sensitivity("add-remove")))
     rows: list[Row] = []
@@ -274,7 +356,9 @@ def top_one(parameters: Parameters, context: Context) -> Result:
                 "paper's SNR": PAPER_TOP1_SNR.get(name) if exponent == 1.0 else None,
                 "SNR, paper's C": float(np.mean(top / std)),
                 "SNR, tight": float(np.mean(top / std)) * paper / tight,
-                "SNR of the published maximum, simulated": float(np.mean(top / np.sqrt(np.mean(errors**2, axis=1)))),
+                "SNR of the published maximum, simulated": float(
+                    np.mean(top / np.sqrt(np.mean(errors**2, axis=1)))
+                ),
                 "worst std of a cell": float(std.max()),
                 "published maximum: mean error, last quarter": float(late.mean()),
                 "published maximum: rms error, last quarter": float(np.sqrt(np.mean(late**2))),
@@ -283,14 +367,21 @@ def top_one(parameters: Parameters, context: Context) -> Result:
         )
     return Result(
         {"snr": rows},
-        "same ordering and a similar ratio; absolute SNR depends on the Zipf exponent, which the paper does not state. "
-        "The largest of 20 noisy counts, which is published, is biased upwards: the std of a cell does not show that",
+        "same ordering and a similar ratio; absolute SNR depends on the Zipf exponent, which the "
+        "paper does not state. The largest of 20 noisy counts, which is published, is biased "
+        "upwards: the std of a cell does not show that",
         {"snr": PAPER_TOP1_SNR, "ratio": "about 3"},
-        {"top-1": lambda: _draw_top_one(shown, truth_shown, zipf(items, parameters["exponents"][0]), epsilon)},
+        {
+            "top-1": lambda: _draw_top_one(
+                shown, truth_shown, zipf(items, parameters["exponents"][0]), epsilon
+            )
+        },
     )
 
 
-def _draw_top_one(shown: Mapping[str, FloatArray], truth: FloatArray, law: FloatArray, epsilon: float) -> Figure:
+def _draw_top_one(
+    shown: Mapping[str, FloatArray], truth: FloatArray, law: FloatArray, epsilon: float
+) -> Figure:
     figure, axes = panels(1, 2, 11.0, 4.0)
     axes[0].bar(np.arange(1, len(law) + 1), law, color="#14647f")
     axes[0].set_xticks(range(1, len(law) + 1, 3))
@@ -301,5 +392,11 @@ def _draw_top_one(shown: Mapping[str, FloatArray], truth: FloatArray, law: Float
         _draw_runs(axes[1], ticks[keep], shown[name][keep], name)
     axes[1].plot(ticks, truth, color=COLOURS["true"], linewidth=0.9, label="true top count")
     runs = f"{shown['square-root'].shape[1]} runs, ε = {epsilon:g}, paper's C"
-    finish(axes[1], "tick", "largest noisy count", runs, {"loc": "center left", "bbox_to_anchor": (1.01, 0.5)})
+    finish(
+        axes[1],
+        "tick",
+        "largest noisy count",
+        runs,
+        {"loc": "center left", "bbox_to_anchor": (1.01, 0.5)},
+    )
     return figure

@@ -1,7 +1,8 @@
 """The simulator in PyTorch, in single precision: the same lines on a CPU and on a GPU.
 
-A block of ticks is one matrix product for many repetitions at once: [state after; noise] = matrix·[state before; z]
-(`block_matrices`). Its statistics are taken before the next block, so the noise of a whole stream is never in memory.
+A block of ticks is one matrix product for many repetitions at once: [state after; noise] =
+matrix·[state before; z] (`block_matrices`). Its statistics are taken before the next block, so the
+noise of a whole stream is never in memory.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from evercount.factorizations import Factorization
 from evercount.reproduce.simulator import Totals, batches, block_matrices, moments_of
 
 BLOCK = 64
-"""Ticks of a block. Longer ones cost more products than they save: 256 take 2.7 times as long on a CPU."""
+"""Ticks of a block. Longer ones cost more products than they save: 256 take 2.7 times as long on a
+CPU."""
 CPU_PART, GPU_PART = 1024, 2**18
 """Repetitions of one product: blocks that stay in a cache, and few calls."""
 CPU_PARTS = 8  # parts of a batch; the cores share them
@@ -43,7 +45,8 @@ def check_device(device: str) -> None:
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0].rstrip(".")
         raise ParameterError(
-            f"there is no device {device!r} here ({reason}): take --device cpu, or leave --device out for NumPy"
+            f"there is no device {device!r} here ({reason}): take --device cpu, or leave --device "
+            "out for NumPy"
         ) from None
 
 
@@ -54,7 +57,8 @@ def block_statistics(noise: Any, inverse_std: Any) -> tuple[Any, Any, Any]:
 
 
 class DeviceBatches:
-    """Batches of one factorization on one device. After a batch that did not fit into memory all are half as large.
+    """Batches of one factorization on one device. After a batch that did not fit into memory all
+    are half as large.
 
     Args:
         engine: The factorization.
@@ -81,10 +85,15 @@ class DeviceBatches:
         self.part = part or (CPU_PART if on_cpu else GPU_PART)
         self.batch = self.part * (CPU_PARTS if on_cpu else 1)
         self.workers = os.cpu_count() or 1 if on_cpu else 1
-        self.ticks, self.state_size = len(std), sum(array.size for array in engine.initial(1).arrays)
+        self.ticks, self.state_size = (
+            len(std),
+            sum(array.size for array in engine.initial(1).arrays),
+        )
         on_device = partial(self.torch.as_tensor, dtype=self.torch.float32, device=device)
         self.inverse_std = on_device(1 / std)
-        self.blocks = [(start, on_device(matrix)) for start, matrix in block_matrices(engine, block)]
+        self.blocks = [
+            (start, on_device(matrix)) for start, matrix in block_matrices(engine, block)
+        ]
 
     def __call__(self, most: int, seed: int) -> Totals:
         """Run a batch of at most so many repetitions: as many as fit into memory."""
@@ -96,7 +105,10 @@ class DeviceBatches:
                 if not self.is_short_of_memory(error):
                     raise
             if count == 1:
-                raise ParameterError(f"one stream of {self.ticks} ticks does not fit into the memory of {self.device}")
+                raise ParameterError(
+                    f"one stream of {self.ticks} ticks does not fit into the memory of "
+                    f"{self.device}"
+                )
             self.batch = count // 2
             self.part = min(self.part, self.batch)
             if self.device.startswith("cuda"):
@@ -106,15 +118,20 @@ class DeviceBatches:
         return isinstance(error, self.torch.OutOfMemoryError) or "allocate memory" in str(error)
 
     def run_parts(self, count: int, seed: int) -> Totals:
-        """Run so many repetitions, a part with a seed of its own on each core. The same numbers for any cores."""
+        """Run so many repetitions, a part with a seed of its own on each core. The same numbers for
+        any cores."""
         parts = list(batches(count, self.part))
-        quiet = (self.torch.set_num_threads, (1,))  # PyTorch draws normals on one core, whatever it may use
-        with ThreadPoolExecutor(self.workers, "simulate", *(quiet if self.workers > 1 else ())) as pool:
+        # PyTorch draws normals on one core, whatever it may use
+        quiet = (self.torch.set_num_threads, (1,))
+        with ThreadPoolExecutor(
+            self.workers, "simulate", *(quiet if self.workers > 1 else ())
+        ) as pool:
             each = pool.map(lambda part: self.run(part[1], seed + part[0]), parts)
             return sum(each, Totals.none(self.ticks))
 
     def noise(self, count: int, seed: int) -> Iterator[tuple[int, Any]]:
-        """(first tick, noise of shape (ticks, count)) of each block. The noise is valid until the next one."""
+        """(first tick, noise of shape (ticks, count)) of each block. The noise is valid until the
+        next one."""
         generator = self.torch.Generator(self.device)
         generator.manual_seed(seed % 2**63)
         rows = max(matrix.shape[1] for _, matrix in self.blocks)
@@ -147,5 +164,6 @@ class DeviceBatches:
             ends.append(stop)
         each = self.torch.stack([normalised / self.ticks, worst]).double().cpu().numpy()
         maxima = self.torch.stack(running).double().cpu().numpy()
-        between = np.interp(np.arange(1, self.ticks + 1), ends, maxima)  # known at the ends of blocks
+        # known at the ends of blocks
+        between = np.interp(np.arange(1, self.ticks + 1), ends, maxima)
         return Totals(count, absolute.double().cpu().numpy(), between, moments_of(each))

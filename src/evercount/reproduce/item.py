@@ -1,4 +1,5 @@
-"""An item of the reproduction: parameters, the context that it runs in, its result, and the looks of figures."""
+"""An item of the reproduction: parameters, the context that it runs in, its result, and the looks
+of figures."""
 
 from __future__ import annotations
 
@@ -61,8 +62,9 @@ Run: TypeAlias = Callable[[Parameters, Context], Result]
 class Item:
     """One figure, table or remark of the paper."""
 
-    # `full` are the parameters; `quick` are those that differ in a quick run. "repetitions" can be overridden, and so
-    # can "device", where PyTorch simulates; "registered" are the names of the user's own factorizations.
+    # `full` are the parameters; `quick` are those that differ in a quick run. "repetitions" can be
+    # overridden, and so can "device", where PyTorch simulates; "registered" are the names of the
+    # user's own factorizations.
 
     name: str
     title: str
@@ -90,7 +92,16 @@ def item(
     return partial(Item, name, title, shows, full, quick)
 
 
-_DRAWN = ("balanced", "binary-tree", "normalized", "unbounded", "honaker-full", "square-root", "honaker", "true")
+_DRAWN = (
+    "balanced",
+    "binary-tree",
+    "normalized",
+    "unbounded",
+    "honaker-full",
+    "square-root",
+    "honaker",
+    "true",
+)
 COLOURS: Mapping[str, str] = dict(zip(_DRAWN, PALETTE, strict=True), optimal="#000000")
 """One colour per mechanism, the same in every figure."""
 
@@ -104,8 +115,8 @@ def finish(
     bottom: float | None = None,
     powers: int = 0,
 ) -> None:
-    """Titles, where the y axis begins, and the names of the curves: at their ends, or in a legend that has a place.
-    With `powers` the x axis names every so many powers of two."""
+    """Titles, where the y axis begins, and the names of the curves: at their ends, or in a legend
+    that has a place. With `powers` the x axis names every so many powers of two."""
     axes.set_xlabel(x, fontsize=9)
     axes.set_ylabel(y, fontsize=9)
     axes.set_title(title, fontsize=9, loc="left")

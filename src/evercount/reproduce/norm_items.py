@@ -1,4 +1,5 @@
-"""Figure 2, the remark on the binary mechanism, the constants of all factorizations, and Honaker's variant."""
+"""Figure 2, the remark on the binary mechanism, the constants of all factorizations, and Honaker's
+variant."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ def norm(name: str, horizon: int) -> float:
 @item(
     "figure-2",
     "Upper bound less lower bound",
-    "Figure 2: difference between the paper's upper bound and Mathias' lower bound for T = 2^5 … 2^44.",
+    "Figure 2: difference between the paper's upper bound and Mathias' lower bound for T = 2^5 … "
+    "2^44.",
     {"exponents": list(range(5, 45))},
     {"exponents": [5, 10, 16, 24, 44]},
 )
@@ -35,7 +37,11 @@ def gaps(parameters: Parameters, context: Context) -> Result:
     for exponent in context.steps(exponents):
         T = 2**exponent
         mathias, nuclear = float(bounds.mathias_lower(T)), float(bounds.nuclear_lower(T))
-        row: Row = {"T": f"2^{exponent}", "Mathias' lower bound": mathias, "nuclear-norm lower bound": nuclear}
+        row: Row = {
+            "T": f"2^{exponent}",
+            "Mathias' lower bound": mathias,
+            "nuclear-norm lower bound": nuclear,
+        }
         for label, value in {
             "paper's Ψ (no upper bound)": float(bounds.psi_paper(T)),
             "Ψ′ (proved)": float(bounds.psi(T)),
@@ -50,7 +56,8 @@ def gaps(parameters: Parameters, context: Context) -> Result:
         rows.append(row)
     return Result(
         {"gaps": rows},
-        "the claim 'less than 0.5 apart' holds for Ψ only, and Ψ is not an upper bound; the true gap is about 0.58",
+        "the claim 'less than 0.5 apart' holds for Ψ only, and Ψ is not an upper bound; the true "
+        "gap is about 0.58",
         {"claim": "upper and lower bound are less than 0.5 apart for 2^5 ≤ T ≤ 2^44"},
         {"gaps": lambda: _draw_gaps(rows, exponents)},
     )
@@ -65,21 +72,25 @@ def _draw_gaps(rows: list[Row], exponents: list[int]) -> Figure:
         "normalized": (COLOURS["normalized"], "-"),
         "balanced": (COLOURS["balanced"], "-"),
     }
-    for place, (bound, title) in enumerate((("Mathias", "Mathias' lower bound"), ("nuclear", "nuclear norm / T"))):
+    for place, (bound, title) in enumerate(
+        (("Mathias", "Mathias' lower bound"), ("nuclear", "nuclear norm / T"))
+    ):
         for label, (colour, line) in looks.items():
             values = [row[f"{label} − {bound}"] for row in rows]
             axes[place].plot(exponents, values, line, color=colour, linewidth=1.5, label=label)
         finish(axes[place], "T", "norm − lower bound", f"gap to {title}", bottom=0, powers=8)
     axes[0].axhline(0.5, color="black", linewidth=0.8, linestyle=":")
-    axes[0].annotate("paper's claim: below 0.5", (exponents[-1], 0.495), fontsize=8, ha="right", va="top")
+    axes[0].annotate(
+        "paper's claim: below 0.5", (exponents[-1], 0.495), fontsize=8, ha="right", va="top"
+    )
     return figure
 
 
 @item(
     "binary-suboptimality",
     "Suboptimality of the binary mechanism",
-    "Remark: the binary mechanism's ℓ∞ error is suboptimal by a factor π·log₂e; results: factor about 4 at t "
-    "= 2^i − 1.",
+    "Remark: the binary mechanism's ℓ∞ error is suboptimal by a factor π·log₂e; results: factor "
+    "about 4 at t = 2^i − 1.",
     {"exponents": list(range(4, 25)), "horizon": 2**16, "repetitions": 2048, "device": None},
     {"exponents": [4, 8, 12, 16, 20, 24], "horizon": 2**14, "repetitions": 256},
 )
@@ -87,18 +98,36 @@ def suboptimality(parameters: Parameters, context: Context) -> Result:
     rows: list[Row] = []
     for exponent in parameters["exponents"]:
         T = 2**exponent
-        binary, root, balanced = float(bounds.binary_norm(T)), float(bounds.landau(T)), norm("balanced", T)
+        binary, root, balanced = (
+            float(bounds.binary_norm(T)),
+            float(bounds.landau(T)),
+            norm("balanced", T),
+        )
         row: Row = {"T": f"2^{exponent}", "binary, exact": binary}
-        row |= {"binary, as the paper prints": float(exponent * (exponent + 1)), "square root, exact": root}
-        rows.append(row | {"ratio": binary / root, "balanced": balanced, "ratio to balanced": binary / balanced})
+        row |= {
+            "binary, as the paper prints": float(exponent * (exponent + 1)),
+            "square root, exact": root,
+        }
+        rows.append(
+            row
+            | {"ratio": binary / root, "balanced": balanced, "ratio to balanced": binary / balanced}
+        )
     horizon, repetitions = parameters["horizon"], parameters["repetitions"]
     names = ("binary-tree", "square-root")
     simulations = simulate(
-        names, horizon, repetitions, context.seed, context.progress, parameters["device"], context.folder
+        names,
+        horizon,
+        repetitions,
+        context.seed,
+        context.progress,
+        parameters["device"],
+        context.folder,
     )
     ticks = 2 ** np.arange(1, horizon.bit_length()) - 1
     exact = np.stack([simulations[name].std[ticks - 1] for name in names], axis=1).tolist()
-    drawn = np.stack([simulations[name].mean_absolute[ticks - 1] for name in names], axis=1).tolist()
+    drawn = np.stack(
+        [simulations[name].mean_absolute[ticks - 1] for name in names], axis=1
+    ).tolist()
     at_worst_ticks: list[Row] = [
         {
             "t": t,
@@ -114,22 +143,42 @@ def suboptimality(parameters: Parameters, context: Context) -> Result:
         {"norms": rows, "error at t = 2^i − 1": at_worst_ticks},
         "agrees in the limit; at the paper's T = 2^16 the exact factor is 3.59, not 4.53",
         {"factor": BINARY_FACTOR, "improvement at t = 2^i − 1": "roughly 4"},
-        {"binary-suboptimality": lambda: _draw_binary(rows, at_worst_ticks, parameters["exponents"])},
+        {
+            "binary-suboptimality": lambda: _draw_binary(
+                rows, at_worst_ticks, parameters["exponents"]
+            )
+        },
     )
 
 
 def _draw_binary(rows: list[Row], at_worst_ticks: list[Row], exponents: list[int]) -> Figure:
     figure, axes = panels(1, 2, 11.0, 4.0)
-    axes[0].plot(exponents, [row["ratio"] for row in rows], "-o", markersize=3, label="binary / square root")
-    axes[0].plot(exponents, [row["ratio to balanced"] for row in rows], "-o", markersize=3, label="binary / balanced")
-    axes[0].axhline(BINARY_FACTOR, color="black", linestyle="--", linewidth=0.8, label="π·log₂e = 4.53 (limit)")
+    axes[0].plot(
+        exponents, [row["ratio"] for row in rows], "-o", markersize=3, label="binary / square root"
+    )
+    axes[0].plot(
+        exponents,
+        [row["ratio to balanced"] for row in rows],
+        "-o",
+        markersize=3,
+        label="binary / balanced",
+    )
+    axes[0].axhline(
+        BINARY_FACTOR, color="black", linestyle="--", linewidth=0.8, label="π·log₂e = 4.53 (limit)"
+    )
     title = "how much worse the binary mechanism's worst error is"
     finish(axes[0], "T", "ratio of norms", title, bottom=0, powers=4)
     steps = list(range(1, len(at_worst_ticks) + 1))
-    axes[1].plot(steps, [row["ratio, exact"] for row in at_worst_ticks], "-", color="#333333", label="exact")
+    axes[1].plot(
+        steps, [row["ratio, exact"] for row in at_worst_ticks], "-", color="#333333", label="exact"
+    )
     simulated = [row["ratio, simulated"] for row in at_worst_ticks]
     around = [2 * row["standard error"] for row in at_worst_ticks]
-    look: Any = {"fmt": ".", "color": COLOURS["square-root"], "label": "simulated, ± 2 standard errors"}
+    look: Any = {
+        "fmt": ".",
+        "color": COLOURS["square-root"],
+        "label": "simulated, ± 2 standard errors",
+    }
     axes[1].errorbar(steps, simulated, around, **look)
     title, ratio = "at the binary mechanism's worst ticks", "std of binary / std of square root"
     finish(axes[1], "x, for t = 2^x − 1", ratio, title, {"loc": "lower right"}, bottom=0)
@@ -170,10 +219,14 @@ def constants(parameters: Parameters, context: Context) -> Result:
         row["lower bound (nuclear)"] = float(bounds.nuclear_lower(T)) - log
         row["lower bound (Mathias)"] = float(bounds.mathias_lower(T)) - log
         row["balanced above optimum, %"] = (
-            None if row["optimal"] is None else 100 * ((row["balanced"] + log) / (row["optimal"] + log) - 1)
+            None
+            if row["optimal"] is None
+            else 100 * ((row["balanced"] + log) / (row["optimal"] + log) - 1)
         )
         row |= {name: norm(name, T) - log for name in ("binary-tree", "honaker")}
-        rows.append(row | {name: norm(name, T) - log if T <= LARGEST_OWN_HORIZON else None for name in own})
+        rows.append(
+            row | {name: norm(name, T) - log if T <= LARGEST_OWN_HORIZON else None for name in own}
+        )
     unbounded, powers = factorization("unbounded", None), parameters["unbounded exponents"]
     ticks = 2 ** np.asarray(powers)
     std_at = (unbounded.row_norms(ticks) * unbounded.column_norm).tolist()
@@ -194,27 +247,54 @@ def constants(parameters: Parameters, context: Context) -> Result:
     ]
     return Result(
         {"constants": rows, "unbounded": endless, "endless-lower-bound": least},
-        "beyond the paper: its constant 1.066 can be lowered to about 0.75; no factorization goes below 0.70",
-        {"square root": "1 + ln((4T−3)/5)/π − ln T/π → 0.929, which its factorization does not reach: 1.0663"},
+        "beyond the paper: its constant 1.066 can be lowered to about 0.75; no factorization goes "
+        "below 0.70",
+        {
+            "square root": (
+                "1 + ln((4T−3)/5)/π − ln T/π → 0.929, which its factorization does not reach: "
+                "1.0663"
+            )
+        },
         {"constants": lambda: _draw_constants(rows, endless, exponents, powers)},
     )
 
 
-def _draw_constants(rows: list[Row], endless: list[Row], exponents: list[int], more: list[int]) -> Figure:
+def _draw_constants(
+    rows: list[Row], endless: list[Row], exponents: list[int], more: list[int]
+) -> Figure:
     figure, axes = panels(1, 2, 11.0, 4.2)
     for name in COMPARED:
-        points = [(x, row[name]) for x, row in zip(exponents, rows, strict=True) if row[name] is not None]
+        points = [
+            (x, row[name]) for x, row in zip(exponents, rows, strict=True) if row[name] is not None
+        ]
         line = "o" if name == "optimal" else "-"
         label = "certified optimum" if name == "optimal" else name
-        axes[0].plot(*zip(*points, strict=True), line, markersize=4, color=COLOURS[name], label=label)
-    axes[0].plot(exponents, [r["lower bound (nuclear)"] for r in rows], "--", color="#333333", label="lower bound")
+        axes[0].plot(
+            *zip(*points, strict=True), line, markersize=4, color=COLOURS[name], label=label
+        )
+    axes[0].plot(
+        exponents,
+        [r["lower bound (nuclear)"] for r in rows],
+        "--",
+        color="#333333",
+        label="lower bound",
+    )
     finish(axes[0], "T", "c = norm − ln T/π", "constant of each factorization", powers=4)
-    told = {"ratio": ("unbounded", "the square root"), "ratio to balanced told T = t": ("balanced", "balanced")}
+    told = {
+        "ratio": ("unbounded", "the square root"),
+        "ratio to balanced told T = t": ("balanced", "balanced"),
+    }
     for (column, (colour, name)), mark in zip(told.items(), "os", strict=True):
         ratio, label = [row[column] for row in endless], f"against\n{name}\ntold T = t"
         axes[1].plot(more, ratio, f"-{mark}", markersize=4, color=COLOURS[colour], label=label)
     axes[1].set_ylim(1.0, 1.3)
-    finish(axes[1], "t", "std of unbounded / std told T = t", "the price of not knowing the horizon", powers=4)
+    finish(
+        axes[1],
+        "t",
+        "std of unbounded / std told T = t",
+        "the price of not knowing the horizon",
+        powers=4,
+    )
     return figure
 
 
@@ -224,7 +304,8 @@ TREES = ("binary-tree", "honaker", "honaker-full", "square-root", "balanced")
 @item(
     "honaker",
     "Honaker's variant",
-    "Experiments: Honaker's variant ended within 5 hours only up to T = 512 and had a larger ℓ∞ error than binary.",
+    "Experiments: Honaker's variant ended within 5 hours only up to T = 512 and had a larger ℓ∞ "
+    "error than binary.",
     {"exponents": list(range(4, 17)), "simulated": 9, "repetitions": 4096},
     {"exponents": [4, 6, 9, 12, 16], "simulated": 8, "repetitions": 512},
 )
@@ -257,16 +338,24 @@ def honaker(parameters: Parameters, context: Context) -> Result:
     ]
     return Result(
         {"errors": rows, "simulated": simulated},
-        "differs: Honaker's variant is better than the binary mechanism in both norms, and fast; still worse than "
-        "the square root",
-        {"claim": "largest T within 5 hours: 512; there its ℓ∞ error was worse than the binary mechanism's"},
+        "differs: Honaker's variant is better than the binary mechanism in both norms, and fast; "
+        "still worse than the square root",
+        {
+            "claim": (
+                "largest T within 5 hours: 512; there its ℓ∞ error was worse than the binary "
+                "mechanism's"
+            )
+        },
         {"honaker": lambda: _draw_honaker(rows, exponents)},
     )
 
 
 def _draw_honaker(rows: list[Row], exponents: list[int]) -> Figure:
     figure, axes = panels(1, 2, 11.0, 4.0)
-    titles = {"worst std": "worst tick (ℓ∞)", "root mean square": "root mean square over ticks (ℓ2)"}
+    titles = {
+        "worst std": "worst tick (ℓ∞)",
+        "root mean square": "root mean square over ticks (ℓ2)",
+    }
     for panel, (column, title) in zip(axes, titles.items(), strict=True):
         for name in TREES:
             values = [row[column] for row in rows if row["mechanism"] == name]

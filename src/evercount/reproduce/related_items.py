@@ -1,4 +1,5 @@
-"""Newer work next to this package: banded inverse square roots, running means, and counts that go up and down."""
+"""Newer work next to this package: banded inverse square roots, running means, and counts that go
+up and down."""
 
 from __future__ import annotations
 
@@ -17,12 +18,17 @@ NAMES = ("square-root", "balanced")
 
 
 def banded_inverse_root(horizon: int, bands: int) -> Dense:
-    """The factorization whose R⁻¹ is the inverse square root of M, cut off after so many bands (arXiv 2505.12128)."""
+    """The factorization whose R⁻¹ is the inverse square root of M, cut off after so many bands
+    (arXiv 2505.12128)."""
     k = np.arange(1, horizon)
     inverse = np.cumprod(np.append(1.0, (2 * k - 3) / (2 * k)))  # coefficients of (1−z)^(1/2)
     inverse[bands:] = 0.0
     right = lower_toeplitz(_inverse_series(inverse))
-    return Dense(np.tril(np.cumsum(lower_toeplitz(inverse), axis=0)), right, f"banded inverse root, {bands} bands")
+    return Dense(
+        np.tril(np.cumsum(lower_toeplitz(inverse), axis=0)),
+        right,
+        f"banded inverse root, {bands} bands",
+    )
 
 
 def _inverse_series(coefficients: FloatArray) -> FloatArray:
@@ -37,7 +43,8 @@ def _inverse_series(coefficients: FloatArray) -> FloatArray:
 @item(
     "related-work",
     "Newer work next to this package",
-    "Not in the paper: banded inverse square roots, running means, and counts of persons who come and go.",
+    "Not in the paper: banded inverse square roots, running means, and counts of persons who come "
+    "and go.",
     {"horizon": 1024, "days": 365, "bands": [4, 16, 64], "max_ticks": 30, "events": [2, 8, 32]},
     {"horizon": 128, "days": 64, "bands": [4, 16], "max_ticks": 8, "events": [2, 8]},
 )
@@ -45,7 +52,9 @@ def related_work(parameters: Parameters, context: Context) -> Result:
     tables = (banded_roots, running_means, comings_and_goings)
     found = {table.__name__.replace("_", " "): table(parameters) for table in context.steps(tables)}
     return Result(
-        found, "defaults have less error than banded roots; a factorization for running means could have less than ours"
+        found,
+        "defaults have less error than banded roots; a factorization for running means could have "
+        "less than ours",
     )
 
 
@@ -56,7 +65,9 @@ def banded_roots(parameters: Parameters) -> list[Row]:
     rows: list[Row] = []
     for bands in (*parameters["bands"], None):
         names = ("balanced", None) if bands is None else (banded_inverse_root(horizon, bands),) * 2
-        event = Stream(Count(), Budget(1.0, 1e-6), horizon, names[0] or "balanced", views=["running"])
+        event = Stream(
+            Count(), Budget(1.0, 1e-6), horizon, names[0] or "balanced", views=["running"]
+        )
         own = None if bands is None else banded_inverse_root(days, bands)
         other = Stream(Count(), person, days, own, views=["running"])
         rows.append(
@@ -76,26 +87,33 @@ def _worst(stream: Stream, ticks: int) -> float:
 
 
 def running_means(parameters: Parameters) -> list[Row]:
-    """Root mean square error of the mean so far, at multiplier 1, next to what no factorization goes below."""
+    """Root mean square error of the mean so far, at multiplier 1, next to what no factorization
+    goes below."""
     horizon = parameters["horizon"]
     ticks = np.arange(1, horizon + 1)
     means = np.tril(np.ones((horizon, horizon))) / ticks[:, np.newaxis]
     # ‖L‖_F·‖R‖_{1→2} ≥ ‖A·D_√q‖_* for A = L·R and all weights q of columns with sum 1
-    least = max(_nuclear(means, ticks**-power) for power in np.linspace(0, 2, 21)) / float(np.sqrt(horizon))
+    least = max(_nuclear(means, ticks**-power) for power in np.linspace(0, 2, 21)) / float(
+        np.sqrt(horizon)
+    )
     rows: list[Row] = []
     for name in NAMES:
         size = float(np.sqrt(np.mean((stds(factorization(name, horizon)) / ticks) ** 2)))
-        rows.append({"noise": name, "root mean square error": size, "least": least, "ratio": size / least})
+        rows.append(
+            {"noise": name, "root mean square error": size, "least": least, "ratio": size / least}
+        )
     return rows
 
 
 def _nuclear(matrix: FloatArray, weights: FloatArray) -> float:
-    """The nuclear norm of a matrix whose columns are weighted by roots of these, made to have the sum 1."""
+    """The nuclear norm of a matrix whose columns are weighted by roots of these, made to have the
+    sum 1."""
     return float(np.linalg.svd(matrix * np.sqrt(weights / weights.sum()), compute_uv=False).sum())
 
 
 def comings_and_goings(parameters: Parameters) -> list[Row]:
-    """Worst std of how many are inside, where a person may have so many events, by our S and by the l1 change."""
+    """Worst std of how many are inside, where a person may have so many events, by our S and by the
+    l1 change."""
     horizon, rows = parameters["horizon"], list[Row]()
     for events in parameters["events"]:
         budget = Budget(1.0, 1e-6, unit="user")

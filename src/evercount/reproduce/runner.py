@@ -1,4 +1,5 @@
-"""All items by name, in the order of the paper; runs them and writes CSV, JSON, PNG and SVG, and one index page.
+"""All items by name, in the order of the paper; runs them and writes CSV, JSON, PNG and SVG, and
+one index page.
 
 An item whose `result.json` was written with the same parameters is not run again.
 """
@@ -25,7 +26,17 @@ from evercount.reproduce.proof_items import failures, reductions
 from evercount.reproduce.related_items import related_work
 from evercount.reproduce.table1_items import compare_forms, rows_of_table
 
-PAPER = (error_over_time, gaps, sparse_streams, top_one, suboptimality, honaker, rows_of_table, compare_forms, failures)
+PAPER = (
+    error_over_time,
+    gaps,
+    sparse_streams,
+    top_one,
+    suboptimality,
+    honaker,
+    rows_of_table,
+    compare_forms,
+    failures,
+)
 BEYOND = (constants, smoothness, sparse, reductions, bridges, yardstick, related_work)
 ITEMS: dict[str, Item] = {one.name: one for one in (*PAPER, *BEYOND)}
 
@@ -61,7 +72,11 @@ def run_items(
     out.mkdir(parents=True, exist_ok=True)
     for item in items:
         folder = out / item.name
-        asked = {"format": RECORD_FORMAT, "parameters": item.parameters(quick, repetitions, device), "seed": seed}
+        asked = {
+            "format": RECORD_FORMAT,
+            "parameters": item.parameters(quick, repetitions, device),
+            "seed": seed,
+        }
         key = json.loads(json.dumps(asked))  # in the form that JSON restores
         record = read_record(folder)
         skipped = record is not None and not again and key.items() <= record.items()
@@ -70,13 +85,18 @@ def run_items(
                 remove_partials(folder)
             record = run_one(item, Context(seed, partial(progress, item), folder), key, folder)
         finished(item, record, skipped)
-    records = {item.name: record for item in ITEMS.values() if (record := read_record(out / item.name)) is not None}
+    records = {
+        item.name: record
+        for item in ITEMS.values()
+        if (record := read_record(out / item.name)) is not None
+    }
     (out / "README.md").write_text(index_page(list(records.values())), encoding="utf-8")
     return [records[item.name] for item in items]
 
 
 def run_one(item: Item, context: Context, key: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Run one item and write its folder. `result.json` is written last: it marks the item as finished."""
+    """Run one item and write its folder. `result.json` is written last: it marks the item as
+    finished."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "result.json").unlink(missing_ok=True)
     start = time.perf_counter()
@@ -130,7 +150,8 @@ def write_tables(result: Result, folder: Path) -> list[str]:
 
 
 def write_figures(result: Result, folder: Path) -> tuple[list[str], str]:
-    """Write PNG and SVG of each figure. Returns the file names, and why there are none where matplotlib is missing."""
+    """Write PNG and SVG of each figure. Returns the file names, and why there are none where
+    matplotlib is missing."""
     files: list[str] = []
     for name, draw in result.figures.items():
         try:
@@ -141,7 +162,8 @@ def write_figures(result: Result, folder: Path) -> tuple[list[str], str]:
         for suffix in ("png", "svg"):
             path = folder / f"{slug(name)}.{suffix}"
             metadata = {"Date": None} if suffix == "svg" else {"Software": None}
-            # Simplified paths lose the binary mechanism's narrow spikes. A fixed salt makes the files reproducible.
+            # Simplified paths lose the binary mechanism's narrow spikes. A fixed salt makes the
+            # files reproducible.
             with rc_context({"path.simplify": False, "svg.hashsalt": "evercount"}):
                 figure.savefig(str(path), dpi=FIGURE_DPI, metadata=metadata)
             files.append(path.name)
@@ -149,7 +171,9 @@ def write_figures(result: Result, folder: Path) -> tuple[list[str], str]:
 
 
 def slug(name: str) -> str:
-    return "-".join("".join(c if c.isascii() and c.isalnum() else " " for c in name.lower()).split())
+    return "-".join(
+        "".join(c if c.isascii() and c.isalnum() else " " for c in name.lower()).split()
+    )
 
 
 def index_page(records: Sequence[Mapping[str, Any]]) -> str:
@@ -175,7 +199,9 @@ def index_page(records: Sequence[Mapping[str, Any]]) -> str:
 def markdown_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     columns = list(rows[0])
     lines = ["| " + " | ".join(map(format_cell, columns)) + " |", "|" + "---|" * len(columns)]
-    return lines + ["| " + " | ".join(format_cell(row[column]) for column in columns) + " |" for row in rows]
+    return lines + [
+        "| " + " | ".join(format_cell(row[column]) for column in columns) + " |" for row in rows
+    ]
 
 
 def format_cell(value: Any) -> str:

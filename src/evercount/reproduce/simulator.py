@@ -1,8 +1,9 @@
 """The simulator: many independent noise streams at once, with statistics of every tick.
 
-Errors are those of c·L·z with standard normals z; multiply them by multiplier·√S for a calibrated mechanism. NumPy
-runs them in doubles; with a device, PyTorch runs them in `device_simulator.py`. Both add up the same totals, one batch
-after the other, and keep them in a file after each: an interrupted run goes on with the next batch.
+Errors are those of c·L·z with standard normals z; multiply them by multiplier·√S for a calibrated
+mechanism. NumPy runs them in doubles; with a device, PyTorch runs them in `device_simulator.py`.
+Both add up the same totals, one batch after the other, and keep them in a file after each: an
+interrupted run goes on with the next batch.
 """
 
 from __future__ import annotations
@@ -37,15 +38,21 @@ class Simulation:
     std: FloatArray  # the exact std at each tick
     mean_absolute: FloatArray  # of |error| at each tick; exactly std·√(2/π) in expectation
     running_maximum: FloatArray  # mean of max_{s≤t} |error_s|
-    mean_normalised: tuple[float, float]  # (mean, standard error) of mean_t |error|/std; √(2/π) in expectation
+    # (mean, standard error) of mean_t |error|/std; √(2/π) in expectation
+    mean_normalised: tuple[float, float]
     worst_error: tuple[float, float]  # (mean, standard error) of the ℓ∞ error max_t |error|
 
 
 def measure(noise: FloatArray, std: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Σ |error| and Σ of max_{s≤t} |error_s| at each tick; (mean_t |error|/std, max_t |error|) of each repetition."""
+    """Σ |error| and Σ of max_{s≤t} |error_s| at each tick; (mean_t |error|/std, max_t |error|) of
+    each repetition."""
     size = np.abs(noise)
     running = np.maximum.accumulate(size, axis=0)
-    return size.sum(axis=1), running.sum(axis=1), np.stack([(size / std[:, np.newaxis]).mean(axis=0), running[-1]])
+    return (
+        size.sum(axis=1),
+        running.sum(axis=1),
+        np.stack([(size / std[:, np.newaxis]).mean(axis=0), running[-1]]),
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +91,8 @@ def moments_of(each: FloatArray) -> FloatArray:
 
 
 Batch: TypeAlias = Callable[[int, int], Totals]
-"""(how many repetitions at most, seed) → the totals of those that ran: fewer where memory is short."""
+"""(how many repetitions at most, seed) → the totals of those that ran: fewer where memory is
+short."""
 
 
 def with_standard_error(values: FloatArray) -> tuple[float, float]:
@@ -111,10 +119,12 @@ def one_batch(engine: Factorization, repetitions: int, seed: int) -> FloatArray:
 
 
 def block_matrices(engine: Factorization, size: int) -> Iterator[tuple[int, FloatArray]]:
-    """Each `size` ticks of the noise c·L·z as one matrix: (first tick, [state after; noise] from [state before; z]).
+    """Each `size` ticks of the noise c·L·z as one matrix: (first tick, [state after; noise] from
+    [state before; z]).
 
-    `Factorization.block` is linear in its state and its normals. It runs once for each unit vector of both, so the
-    matrices are right for every factorization that streams, whatever its state is made of.
+    `Factorization.block` is linear in its state and its normals. It runs once for each unit vector
+    of both, so the matrices are right for every factorization that streams, whatever its state is
+    made of.
     """
     assert engine.horizon is not None
     initial = engine.initial(1).arrays
@@ -123,7 +133,9 @@ def block_matrices(engine: Factorization, size: int) -> Iterator[tuple[int, Floa
         stop = min(start + size, engine.horizon)
         units = np.eye(sum(sizes) + engine.draws(start, stop))
         *parts, z = np.split(units, np.cumsum(sizes))
-        arrays = (part.reshape(*one.shape[:-1], -1) for part, one in zip(parts, initial, strict=True))
+        arrays = (
+            part.reshape(*one.shape[:-1], -1) for part, one in zip(parts, initial, strict=True)
+        )
         noise, after = engine.block(State(start, tuple(arrays)), z, stop - start)
         states = (array.reshape(-1, len(units)) for array in after.arrays)
         yield start, np.concatenate([*states, noise * engine.column_norm])
@@ -140,7 +152,8 @@ def simulate(
 ) -> dict[str, Simulation]:
     """Statistics of the named factorizations over `repetitions` streams of `horizon` ticks each.
 
-    `device` is one of PyTorch's; None is NumPy. In `folder` a run that was interrupted left what it had, and goes on.
+    `device` is one of PyTorch's; None is NumPy. In `folder` a run that was interrupted left what it
+    had, and goes on.
 
     >>> simulation = simulate(["square-root"], horizon=64, repetitions=100)["square-root"]
     >>> mean, standard_error = simulation.mean_normalised  # √(2/π) = 0.798 in expectation

@@ -1,7 +1,8 @@
-"""Table 1 of the paper: each application on a concrete stream, its bounds and the largest error of our release.
+"""Table 1 of the paper: each application on a concrete stream, its bounds and the largest error of
+our release.
 
-Its last row, local learning, is an item of its own: the forms of the local model next to the algorithm that the paper
-compares with, and a logistic loss.
+Its last row, local learning, is an item of its own: the forms of the local model next to the
+algorithm that the paper compares with, and a logistic loss.
 """
 
 from __future__ import annotations
@@ -17,7 +18,14 @@ from evercount._validate import FloatArray
 from evercount.bounds import counting_error
 from evercount.bounds.counting_error import average, average_paper, sparse_paper
 from evercount.engine.stream import Stream
-from evercount.local import HierarchyPlan, LocalPlan, LocalServer, Logistic, simulate, simulate_hierarchy
+from evercount.local import (
+    HierarchyPlan,
+    LocalPlan,
+    LocalServer,
+    Logistic,
+    simulate,
+    simulate_hierarchy,
+)
 from evercount.plotting import panels
 from evercount.privacy import Adjacency, Budget
 from evercount.privacy.gaussian import multiplier
@@ -34,19 +42,22 @@ BETA = 1 / 3  # the paper's bounds are for probability 2/3
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """One row of the table: a query, its stream, and the bounds as functions of the noise multiplier."""
+    """One row of the table: a query, its stream, and the bounds as functions of the noise
+    multiplier."""
 
     row: str
     case: str
     query: Query
     events: list[Any]
     paper_bound: Callable[[float], float]
-    bound: Callable[[float, float], float]  # corrected bound of the square-root mechanism from (multiplier, S)
+    # corrected bound of the square-root mechanism from (multiplier, S)
+    bound: Callable[[float, float], float]
     claimed: float  # the squared sensitivity S that the paper uses
     adjacency: Adjacency = "replace"
     measure: Callable[[FloatArray], float] = lambda errors: float(np.abs(errors).max())
     """Reduces the errors of a run, (ticks, outputs), to the one number that the row bounds."""
-    paper_measure: Callable[[FloatArray], float] | None = None  # the same for the paper's bound, if it is another one
+    # the same for the paper's bound, if it is another one
+    paper_measure: Callable[[FloatArray], float] | None = None
 
 
 def cases(T: int, seed: int) -> list[Case]:
@@ -62,7 +73,8 @@ def cases(T: int, seed: int) -> list[Case]:
     graph = _sparse_graph(generator, 200, 6, T)
     bits = (generator.random(T) < 0.3).astype(float)
     ticks = np.arange(1, T + 1)
-    # the cut between the first s nodes and the others: pairs with exactly one node among the first s
+    # the cut between the first s nodes and the others: pairs with exactly one node among the first
+    # s
     crossing = np.array([(u < s) != (v < s) for u, v in combinations(range(n), 2)])
     return [
         Case(
@@ -121,42 +133,66 @@ def cases(T: int, seed: int) -> list[Case]:
             lambda C, S: float(average(T, T, C, BETA)),
             1.0,
             measure=lambda errors: at_last_tick(errors, np.asarray(average(T, ticks, 1.0, BETA))),
-            paper_measure=lambda errors: at_last_tick(errors, np.asarray(average_paper(T, ticks, 1.0))),
+            paper_measure=lambda errors: at_last_tick(
+                errors, np.asarray(average_paper(T, ticks, 1.0))
+            ),
         ),
     ]
 
 
 def at_last_tick(errors: FloatArray, bounds: FloatArray) -> float:
-    """The largest error of a run in parts of the bound at its tick, times the bound at the last tick."""
+    """The largest error of a run in parts of the bound at its tick, times the bound at the last
+    tick."""
     return float(np.max(np.abs(errors[:, 0]) / bounds) * bounds[-1])
 
 
-def _sparse_graph(generator: np.random.Generator, nodes: int, degree: int, ticks: int) -> list[list[tuple[int, int]]]:
-    """The edges of a ring, each node with its `degree` nearest nodes, one per tick in a random order; then quiet."""
-    edges = [(node, (node + step) % nodes) for node in range(nodes) for step in range(1, degree // 2 + 1)]
+def _sparse_graph(
+    generator: np.random.Generator, nodes: int, degree: int, ticks: int
+) -> list[list[tuple[int, int]]]:
+    """The edges of a ring, each node with its `degree` nearest nodes, one per tick in a random
+    order; then quiet."""
+    edges = [
+        (node, (node + step) % nodes) for node in range(nodes) for step in range(1, degree // 2 + 1)
+    ]
     order = generator.permutation(len(edges))[:ticks].tolist()
     return [[edges[place]] for place in order] + [[] for _ in range(ticks - len(order))]
 
 
 def measured_errors(
-    case: Case, budget: Budget, name: str, repetitions: int, seed: int, measure: Callable[[FloatArray], float]
+    case: Case,
+    budget: Budget,
+    name: str,
+    repetitions: int,
+    seed: int,
+    measure: Callable[[FloatArray], float],
 ) -> FloatArray:
-    """The error of each of `repetitions` independent runs: released numbers minus exact ones, by `measure`."""
+    """The error of each of `repetitions` independent runs: released numbers minus exact ones, by
+    `measure`."""
     horizon = len(case.events)
     increments, _ = case.query.encode_run(case.query.initial_state(), case.events)
     sums = np.cumsum(increments, axis=0).astype(np.float64) * case.query.grid
     exact = case.query.decode_run(1, sums)
     stream = Stream(case.query, budget, horizon, factorization=name)
     seeds = (batch_seed(seed, case.row + name, number) for number in range(repetitions))
-    noises = (one_batch(stream.factorization, case.query.cells, one) * stream.sigma for one in seeds)
+    noises = (
+        one_batch(stream.factorization, case.query.cells, one) * stream.sigma for one in seeds
+    )
     return np.array([measure(case.query.decode_run(1, sums + noise) - exact) for noise in noises])
 
 
 @item(
     "table-1",
     "Table 1: applications",
-    "Table 1: additive error of cuts, histograms, graph functions, substrings, episodes and local learning.",
-    {"epsilon": 0.5, "delta": 1e-10, "ticks": 1024, "clients": 10000, "sparse": [65536, 1024], "repetitions": 300},
+    "Table 1: additive error of cuts, histograms, graph functions, substrings, episodes and local "
+    "learning.",
+    {
+        "epsilon": 0.5,
+        "delta": 1e-10,
+        "ticks": 1024,
+        "clients": 10000,
+        "sparse": [65536, 1024],
+        "repetitions": 300,
+    },
     {"ticks": 256, "clients": 2500, "sparse": [4096, 64], "repetitions": 40},
 )
 def rows_of_table(parameters: Parameters, context: Context) -> Result:
@@ -171,7 +207,9 @@ def rows_of_table(parameters: Parameters, context: Context) -> Result:
         ours = measured_errors(case, budget, "balanced", repetitions, context.seed, case.measure)
         theirs = root
         if case.paper_measure is not None:
-            theirs = measured_errors(case, budget, "square-root", repetitions, context.seed, case.paper_measure)
+            theirs = measured_errors(
+                case, budget, "square-root", repetitions, context.seed, case.paper_measure
+            )
         bound = case.bound(tight, S)
         claim = case.paper_bound(C)
         as_paper = theirs * (C * np.sqrt(case.claimed)) / (tight * np.sqrt(S))
@@ -197,14 +235,16 @@ def rows_of_table(parameters: Parameters, context: Context) -> Result:
     others = [local_row(parameters, context.seed), sparse_row(parameters, context.seed)]
     return Result(
         {"rows": rows, "other rows": others},
-        "corrected bounds hold with room to spare; three of the paper's sensitivities are too small to be private",
+        "corrected bounds hold with room to spare; three of the paper's sensitivities are too "
+        "small to be private",
         {"table": "formulas, for probability 2/3; no measured errors"},
         {"table-1": lambda: _draw(rows, others)},
     )
 
 
 def local_row(parameters: Parameters, seed: int) -> Row:
-    """Local learning: for each run, the largest error over θ of the estimated risk of the absolute loss."""
+    """Local learning: for each run, the largest error over θ of the estimated risk of the absolute
+    loss."""
     epsilon, delta, n = parameters["epsilon"], parameters["delta"], int(parameters["clients"])
     points = np.random.default_rng(seed).beta(2, 5, size=n)
     theta = np.linspace(0, 1, 201)
@@ -215,23 +255,37 @@ def local_row(parameters: Parameters, seed: int) -> Row:
         server.add_entries(simulate(server.plan, points, secret_of(f"local {seed} {number}")))
         estimate = server.estimate()
         errors.append(float(np.abs(estimate.f(theta) - truth).max()))
-    case = f"n = {n} clients, {estimate.plan.w} buckets; error of the risk at every θ, which lies in [0, 1]"
-    return _own_row("local learning", case, estimate.paper_bound(), estimate.bound(1 - BETA), errors)
+    case = (
+        f"n = {n} clients, {estimate.plan.w} buckets; error of the risk at every θ, which lies in "
+        "[0, 1]"
+    )
+    return _own_row(
+        "local learning", case, estimate.paper_bound(), estimate.bound(1 - BETA), errors
+    )
 
 
 def sparse_row(parameters: Parameters, seed: int) -> Row:
-    """Sparse streams: for each run, the largest error of a counter that is promised at most `ones` events."""
+    """Sparse streams: for each run, the largest error of a counter that is promised at most `ones`
+    events."""
     epsilon, delta, (ticks, ones) = parameters["epsilon"], parameters["delta"], parameters["sparse"]
     counts = np.zeros(ticks, np.int64)
     counts[np.random.default_rng(seed).permutation(ticks)[:ones]] = 1
     truth = np.cumsum(counts)
     errors = []
     for number in range(parameters["repetitions"]):
-        counter = SparseCount(epsilon, ticks, delta, ones, level=1 - BETA, secret=secret_of(f"sparse {seed} {number}"))
+        counter = SparseCount(
+            epsilon, ticks, delta, ones, level=1 - BETA, secret=secret_of(f"sparse {seed} {number}")
+        )
         released = np.array([release.value for release in counter.run(counts.tolist())])
         errors.append(float(np.abs(released - truth).max()))
     paper = sparse_paper(ticks, ones, multiplier("paper", epsilon, delta))
-    return _own_row("sparse stream", f"at most {ones} ones in {ticks} ticks", paper, counter.plan.bound(), errors)
+    return _own_row(
+        "sparse stream",
+        f"at most {ones} ones in {ticks} ticks",
+        paper,
+        counter.plan.bound(),
+        errors,
+    )
 
 
 def _own_row(name: str, case: str, paper: float, bound: float, errors: list[float]) -> Row:
@@ -265,7 +319,13 @@ def _draw(rows: list[Row], others: list[Row]) -> Figure:
     axes[0].set_xticks(x, [row["row"] for row in every], rotation=20, ha="right")
     axes[0].set_yscale("log")
     title = f"measured: what 2/3 of {rows[0]['runs']} runs stay below"
-    finish(axes[0], "", "error / corrected bound", title, {"loc": "center left", "bbox_to_anchor": (1.01, 0.5)})
+    finish(
+        axes[0],
+        "",
+        "error / corrected bound",
+        title,
+        {"loc": "center left", "bbox_to_anchor": (1.01, 0.5)},
+    )
     return figure
 
 
@@ -281,15 +341,22 @@ BASELINES = {FORMS[3]: one_point_per_client, FORMS[4]: tree_through_randomiser}
 PURE = (FORMS[0], *BASELINES)  # forms with δ = 0
 
 
-def estimated_cdf(form: str, points: FloatArray, epsilon: float, delta: float, label: str) -> FloatArray:
-    """F̂ of one simulated collection at the ends of 64 buckets: of every form, the nearest rising function in [0, 1]."""
+def estimated_cdf(
+    form: str, points: FloatArray, epsilon: float, delta: float, label: str
+) -> FloatArray:
+    """F̂ of one simulated collection at the ends of 64 buckets: of every form, the nearest rising
+    function in [0, 1]."""
     from scipy.optimize import isotonic_regression
 
     secret = secret_of(label)
     if form == FORMS[0]:
-        return simulate_hierarchy(HierarchyPlan(epsilon, BUCKETS), points, secret).estimate().monotone
+        return (
+            simulate_hierarchy(HierarchyPlan(epsilon, BUCKETS), points, secret).estimate().monotone
+        )
     if form in BASELINES:
-        raw = BASELINES[form](points, BUCKETS, epsilon, np.random.default_rng(int(secret.hex()[:12], 16)))
+        raw = BASELINES[form](
+            points, BUCKETS, epsilon, np.random.default_rng(int(secret.hex()[:12], 16))
+        )
         return np.asarray(np.clip(isotonic_regression(raw).x, 0.0, 1.0))
     kind = "one-counter" if form == FORMS[1] else "two-counter"
     plan = LocalPlan(epsilon, delta, len(points), kind, BUCKETS)  # type: ignore[arg-type]
@@ -300,10 +367,11 @@ def estimated_cdf(form: str, points: FloatArray, epsilon: float, delta: float, l
 
 
 def logistic_error(n: int, epsilon: float, scale: float, label: str) -> float:
-    """|θ̂ − θ*|/θ* of one simulated collection in the default form, with the randomised reduction of `Logistic`.
+    """|θ̂ − θ*|/θ* of one simulated collection in the default form, with the randomised reduction of
+    `Logistic`.
 
-    x is uniform, and y = 1 with a probability that falls around 0.6. θ* is where the slope of the empirical risk
-    changes its sign.
+    x is uniform, and y = 1 with a probability that falls around 0.6. θ* is where the slope of the
+    empirical risk changes its sign.
     """
     from scipy.optimize import brentq
 
@@ -313,26 +381,40 @@ def logistic_error(n: int, epsilon: float, scale: float, label: str) -> float:
     loss = Logistic(scale)
     drawn = zip(x.tolist(), y.tolist(), rng.random(n).tolist(), strict=True)
     points = np.asarray([loss.sample((a, b), u) for a, b, u in drawn])
-    estimate = simulate_hierarchy(HierarchyPlan(epsilon, BUCKETS), points, secret_of(label + " secret")).estimate()
-    star = brentq(lambda t: float(np.mean(-y * np.exp(-np.logaddexp(0.0, y * (t - x) / scale)))), 0.0, 1.0)
+    estimate = simulate_hierarchy(
+        HierarchyPlan(epsilon, BUCKETS), points, secret_of(label + " secret")
+    ).estimate()
+    star = brentq(
+        lambda t: float(np.mean(-y * np.exp(-np.logaddexp(0.0, y * (t - x) / scale)))), 0.0, 1.0
+    )
     return abs(estimate.median - star) / star
 
 
 @item(
     "local-learning",
     "Local learning: forms and baselines",
-    "Table 1 and section on learning in the local model: less error than the baseline, which is only stated there.",
+    "Table 1 and section on learning in the local model: less error than the baseline, which is "
+    "only stated there.",
     {"clients": 100_000, "delta": 1e-6, "epsilons": [0.5, 1.0, 2.0], "repetitions": 11},
     {"clients": 4_000, "epsilons": [1.0], "repetitions": 3},
 )
 def compare_forms(parameters: Parameters, context: Context) -> Result:
-    n, delta, repetitions = int(parameters["clients"]), parameters["delta"], parameters["repetitions"]
+    n, delta, repetitions = (
+        int(parameters["clients"]),
+        parameters["delta"],
+        parameters["repetitions"],
+    )
     points = np.random.default_rng(context.seed).beta(2, 5, n)
     true = np.searchsorted(np.sort(points), np.arange(1, BUCKETS + 1) / BUCKETS, side="right") / n
     rows: list[Row] = []
-    for epsilon, form in context.steps([(e, form) for e in parameters["epsilons"] for form in FORMS]):
+    for epsilon, form in context.steps(
+        [(e, form) for e in parameters["epsilons"] for form in FORMS]
+    ):
         labels = [f"{form} {epsilon} {i} {context.seed}" for i in range(repetitions)]
-        errors = [np.abs(estimated_cdf(form, points, epsilon, delta, label) - true).max() for label in labels]
+        errors = [
+            np.abs(estimated_cdf(form, points, epsilon, delta, label) - true).max()
+            for label in labels
+        ]
         rows.append(
             {
                 "epsilon": epsilon,
@@ -344,7 +426,9 @@ def compare_forms(parameters: Parameters, context: Context) -> Result:
                 "runs": repetitions,
             }
         )
-    logistic_errors = [logistic_error(n, 1.0, 0.1, f"logistic {i} {context.seed}") for i in range(repetitions)]
+    logistic_errors = [
+        logistic_error(n, 1.0, 0.1, f"logistic {i} {context.seed}") for i in range(repetitions)
+    ]
     logistic: Row = {
         "loss": "logistic, scale 0.1",
         "epsilon": 1.0,
@@ -353,10 +437,17 @@ def compare_forms(parameters: Parameters, context: Context) -> Result:
         "relative error of the minimiser, largest of runs": float(np.max(logistic_errors)),
         "runs": repetitions,
     }
-    errors_of = {(row["epsilon"], row["form"]): row["largest error of F, median of runs"] for row in rows}
-    least = all(errors_of[e, FORMS[0]] < errors_of[e, form] for e in parameters["epsilons"] for form in FORMS[1:])
+    errors_of = {
+        (row["epsilon"], row["form"]): row["largest error of F, median of runs"] for row in rows
+    }
+    least = all(
+        errors_of[e, FORMS[0]] < errors_of[e, form]
+        for e in parameters["epsilons"]
+        for form in FORMS[1:]
+    )
     return Result(
         {"forms": rows, "logistic": [logistic]},
-        f"the hierarchical form has {'the least error of all' if least else 'not always the least error'}",
+        "the hierarchical form has "
+        f"{'the least error of all' if least else 'not always the least error'}",
         {"statement": "better than the baseline by a constant and a logarithm; no measured errors"},
     )

@@ -29,18 +29,22 @@ from evercount.store.sealing import Role, check_token, read_tokens, token_digest
 class Limits:
     body: int = 2_000_000  # bytes of a body
     batch: int = 10_000  # events of a batch
-    rate: float = 1000.0  # requests per second of one client: of a known token, or of an address without one
+    # requests per second of one client: of a known token, or of an address without one
+    rate: float = 1000.0
     burst: float = 2000.0
     listeners: int = 256  # live connections at a time
-    listeners_kept: int = 64  # of these for clients with a token: those without one cannot take the last seats
+    # of these for clients with a token: those without one cannot take the last seats
+    listeners_kept: int = 64
     listeners_per_client: int = 32  # live connections of one client at a time
-    connections: int = 512  # open connections of one address at a time; trusted proxies may have more
+    # open connections of one address at a time; trusted proxies may have more
+    connections: int = 512
     header_seconds: float = 10.0  # how long the head of a request may take to arrive
     body_seconds: float = 60.0  # how long the body of a request may take to arrive
     write_seconds: float = 60.0  # how long a client may leave an answer unread
     plans: int = 64  # plans that wait or are computed at a time
     plans_per_client: int = 4  # of one client
-    compute_seconds: float = 120.0  # how long a plan or the noise of a declaration may take, with its wait in line
+    # how long a plan or the noise of a declaration may take, with its wait in line
+    compute_seconds: float = 120.0
     export_seconds: float = 600.0  # how long the file of an export may take
     page: int = 1000  # releases of one answer
     numbers: int = 200_000  # published numbers of one answer
@@ -51,11 +55,14 @@ class NewToken:
     """A token as an admin asks for it."""
 
     role: Role
-    label: Annotated[str, Field(max_length=200, description="a string of at most 200 characters")] = ""
+    label: Annotated[
+        str, Field(max_length=200, description="a string of at most 200 characters")
+    ] = ""
 
 
 class Access:
-    """Tokens and their roles. An admin may do everything; write and read may do what their name says."""
+    """Tokens and their roles. An admin may do everything; write and read may do what their name
+    says."""
 
     def __init__(self, store: Reading, admin: str | None = None) -> None:
         self._store = store
@@ -68,8 +75,9 @@ class Access:
     def role(self, request: Request) -> str | None:
         """The role of the request's token; None without a token, Problem with a wrong one.
 
-        **Guarantee.** The comparison looks at hashes only and at all of them, in constant time each, so its duration
-        tells nothing about how much of a guess was right. Test: `tests/service/test_service_access.py`.
+        **Guarantee.** The comparison looks at hashes only and at all of them, in constant time
+        each, so its duration tells nothing about how much of a guess was right. Test:
+        `tests/service/test_service_access.py`.
         """
         header = request.headers.get("authorization")
         if header is None:
@@ -88,13 +96,16 @@ class Access:
         return role
 
     def client(self, scope: Scope) -> str:
-        """Whose share of the service a request uses up: its token's if that is known, else its address's. The address
-        is the one that connected, or the one that a trusted proxy names. Addresses of one IPv6 network of 64 bits are
-        one client: anyone who has one of them has all."""
+        """Whose share of the service a request uses up: its token's if that is known, else its
+        address's. The address is the one that connected, or the one that a trusted proxy names.
+        Addresses of one IPv6 network of 64 bits are one client: anyone who has one of them has
+        all."""
         digest = sent_digest(Headers(scope=scope).get("authorization", ""))
         if digest is not None and self._role_of(digest) is not None:
             return f"token {digest.hex()}"
-        return f"address {shared_address(str(scope['client'][0]) if scope.get('client') else 'local')}"
+        return (
+            f"address {shared_address(str(scope['client'][0]) if scope.get('client') else 'local')}"
+        )
 
     @staticmethod
     def has_token(client: str) -> bool:
@@ -102,7 +113,8 @@ class Access:
         return client.startswith("token ")
 
     def sender(self, request: Request) -> bytes:
-        """What tells the holder of one token from another: idempotency keys of different senders are different."""
+        """What tells the holder of one token from another: idempotency keys of different senders
+        are different."""
         return sent_digest(request.headers.get("authorization", "")) or b""
 
     def still_allowed(self, request: Request) -> bool:
@@ -116,7 +128,11 @@ class Access:
         """The request's role, which must be admin or one of `roles`."""
         role = self.role(request)
         if role is None:
-            raise Problem(401, "Unauthorized", f"this needs a token with the role {' or '.join((*roles, 'admin'))}")
+            raise Problem(
+                401,
+                "Unauthorized",
+                f"this needs a token with the role {' or '.join((*roles, 'admin'))}",
+            )
         if role != "admin" and role not in roles:
             raise Problem(403, "Forbidden", f"a token with the role {role!r} may not do this")
         return role
@@ -136,14 +152,20 @@ class Buckets:
         level = min(self.burst, level + (now - since) * self.rate)
         if level < 1:
             self._buckets[client] = (level, now)
-            raise Problem(429, "TooManyRequests", "too many requests in a short time", retry=(1 - level) / self.rate)
+            raise Problem(
+                429,
+                "TooManyRequests",
+                "too many requests in a short time",
+                retry=(1 - level) / self.rate,
+            )
         self._buckets[client] = (level - 1, now)
         while len(self._buckets) > self.most:
             self._buckets.popitem(last=False)
 
 
 def sent_digest(header: str) -> bytes | None:
-    """The digest of the token in an Authorization header, known or not; None where there is no token."""
+    """The digest of the token in an Authorization header, known or not; None where there is no
+    token."""
     scheme, _, token = header.partition(" ")
     if scheme.lower() != "bearer" or not token.strip():
         return None
@@ -178,17 +200,21 @@ VARIABLE = "EVERCOUNT_ADMIN_TOKEN"
 
 
 def default_file(store: Store) -> Path:
-    """`<db>.admin-token` next to an SQLite file; for PostgreSQL `<head>.admin-token` next to the head file."""
+    """`<db>.admin-token` next to an SQLite file; for PostgreSQL `<head>.admin-token` next to the
+    head file."""
     place = store.database.file or store.head.path
     return place.with_name(f"{place.name}.admin-token")
 
 
-def admin_token(store: Store, named: Path | None = None, *, read_only: bool = False) -> tuple[str | None, Path | None]:
+def admin_token(
+    store: Store, named: Path | None = None, *, read_only: bool = False
+) -> tuple[str | None, Path | None]:
     """The admin token that is not stored, and the file that holds it; None where there is none.
 
-    It is that of EVERCOUNT_ADMIN_TOKEN, else that of the named file, else that of the file in the default place. A file
-    that is missing is written, readable by its owner only; in the default place only if nobody could administer the
-    store otherwise. A service that is `read_only` does without where no file can be written: stored tokens are enough.
+    It is that of EVERCOUNT_ADMIN_TOKEN, else that of the named file, else that of the file in the
+    default place. A file that is missing is written, readable by its owner only; in the default
+    place only if nobody could administer the store otherwise. A service that is `read_only` does
+    without where no file can be written: stored tokens are enough.
     """
     if given := os.environ.get(VARIABLE):
         return given, None
@@ -215,14 +241,19 @@ def write_token_file(path: Path) -> str:
     token = f"evc_admin_{random_token()}"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with os.fdopen(open_private(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "w", encoding="utf-8") as content:
+        with os.fdopen(
+            open_private(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "w", encoding="utf-8"
+        ) as content:
             content.write(token + "\n")
             content.flush()
             os.fsync(content.fileno())
     except OSError as error:
         if error.errno in FULL_DISK:
-            path.unlink(missing_ok=True)  # it is ours, and without a token it would be refused from now on
-            raise ParameterError(f"the admin token file {path} cannot be written: {MAKE_ROOM}") from None
+            # it is ours, and without a token it would be refused from now on
+            path.unlink(missing_ok=True)
+            raise ParameterError(
+                f"the admin token file {path} cannot be written: {MAKE_ROOM}"
+            ) from None
         raise ParameterError(
             f"the admin token file {path} cannot be written: {error.strerror}. "
             f"Name another with --admin-token-file, or set {VARIABLE}"

@@ -1,8 +1,10 @@
-"""When ticks close: the clock of the service, the guard that waits where the clock jumps, and the closing in slices.
+"""When ticks close: the clock of the service, the guard that waits where the clock jumps, and the
+closing in slices.
 
-A slice ends soon, so that stopping and requests never wait long. Released ticks cannot be taken back, and a clock that
-is set to the wrong year would end millions of them, empty: the guard compares the time of day with a clock that nobody
-sets (time since the machine started, sleep included), and the operator must agree to a jump.
+A slice ends soon, so that stopping and requests never wait long. Released ticks cannot be taken
+back, and a clock that is set to the wrong year would end millions of them, empty: the guard
+compares the time of day with a clock that nobody sets (time since the machine started, sleep
+included), and the operator must agree to a jump.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from evercount.store import LiveStream, Store
 
 
 class Clock:
-    """Seconds since 1970. With `speed` and `origin` it starts at `origin` and runs `speed` times as fast."""
+    """Seconds since 1970. With `speed` and `origin` it starts at `origin` and runs `speed` times as
+    fast."""
 
     def __init__(self, speed: float = 1.0, origin: float | None = None) -> None:
         self.speed = speed
@@ -31,21 +34,25 @@ class Clock:
 
 
 def steady_seconds() -> float:
-    """Seconds of a clock that nobody sets; it goes on while the machine sleeps, where the system has such a clock."""
+    """Seconds of a clock that nobody sets; it goes on while the machine sleeps, where the system
+    has such a clock."""
     boot = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic() if boot is None else time.clock_gettime(boot)
 
 
 class ClockGuard:
-    """Says whether ticks may be closed by the clock as it is now. The writer asks; any thread may look at `drift` and
-    `holding`.
+    """Says whether ticks may be closed by the clock as it is now. The writer asks; any thread may
+    look at `drift` and `holding`.
 
-    The clock may be `limit` seconds ahead of what was expected (None: it is always believed). `last_seen` is the time
-    of the last release before this start. A service that was off for longer than `limit` waits for the operator as
-    well, if a stream missed more than one tick: nothing tells a long pause from a wrong clock.
+    The clock may be `limit` seconds ahead of what was expected (None: it is always believed).
+    `last_seen` is the time of the last release before this start. A service that was off for longer
+    than `limit` waits for the operator as well, if a stream missed more than one tick: nothing
+    tells a long pause from a wrong clock.
     """
 
-    def __init__(self, clock: Clock, limit: float | None = None, last_seen: float | None = None) -> None:
+    def __init__(
+        self, clock: Clock, limit: float | None = None, last_seen: float | None = None
+    ) -> None:
         self.clock, self.limit = clock, limit
         self._believed = clock.now() if last_seen is None else last_seen
         self._steady = steady_seconds()
@@ -54,16 +61,19 @@ class ClockGuard:
         self.holding = False
 
     def skew(self, now: float) -> float:
-        """By how many seconds the clock is ahead of what was expected; below 0 if it was set back."""
+        """By how many seconds the clock is ahead of what was expected; below 0 if it was set
+        back."""
         return now - self._believed - (steady_seconds() - self._steady) * self.clock.speed
 
     def drift(self, now: float) -> float:
-        """By how many seconds the clock was set ahead since the service started or the operator accepted it."""
+        """By how many seconds the clock was set ahead since the service started or the operator
+        accepted it."""
         wall, steady = self._began
         return now - wall - (steady_seconds() - steady) * self.clock.speed
 
     def allows(self, now: float, most_due: int) -> bool:
-        """Whether ticks that have ended by `now` may be closed. `most_due`: of the stream that missed the most."""
+        """Whether ticks that have ended by `now` may be closed. `most_due`: of the stream that
+        missed the most."""
         jumped = self.limit is not None and self.skew(now) > self.limit
         if jumped and not (self._starting and most_due < 2):
             self.holding = True
@@ -82,19 +92,21 @@ class ClockGuard:
 
 log = logging.getLogger("evercount.service")
 
-SLICE_SECONDS = 0.05  # how long one slice is meant to take; a tick of very many cells may take longer
+# how long one slice is meant to take; a tick of very many cells may take longer
+SLICE_SECONDS = 0.05
 FIRST_SLICE_TICKS = 1024  # more than the hours of a month: they are one slice
 LARGEST_SLICE_TICKS = 1 << 15
-CELLS_PER_PAGE = 1000  # cells of a release that one answer and one live event hold, unless a reader asks for others
+# cells of a release that one answer and one live event hold, unless a reader asks for others
+CELLS_PER_PAGE = 1000
 LOG_SECONDS = 10.0  # between two lines of progress about one stream
 
 Publish = Callable[[str], None]  # told the name of a stream that has released something
 
 
 class CatchUp:
-    """Closes ticks of the store for its writer thread, one slice of one stream after the other. Only the number of
-    ticks in a slice depends on how fast the machine is; the released numbers do not. Test:
-    `tests/service/test_service_catch_up.py::test_slices_release_the_same_numbers`."""
+    """Closes ticks of the store for its writer thread, one slice of one stream after the other.
+    Only the number of ticks in a slice depends on how fast the machine is; the released numbers do
+    not. Test: `tests/service/test_service_catch_up.py::test_slices_release_the_same_numbers`."""
 
     def __init__(self, store: Store, clock: Clock, publish: Publish) -> None:
         self.store, self.clock, self.publish = store, clock, publish
@@ -102,15 +114,18 @@ class CatchUp:
         self._told: dict[str, float] = {}
 
     def close_slice(self, live: LiveStream, now: float, most: int | None = None) -> int:
-        """Close the oldest of the ticks that have ended, at most `most`. Returns how many are left. None is closed
-        while the noise of new keys is drawn and takes longer than a slice: others must not wait for it."""
+        """Close the oldest of the ticks that have ended, at most `most`. Returns how many are left.
+        None is closed while the noise of new keys is drawn and takes longer than a slice: others
+        must not wait for it."""
         due = live.due(now)
         if not due:
             return 0
         while (noise := self.store.noise_ahead.under_way(live)) is not None:
             if wait([noise], SLICE_SECONDS).not_done:
                 return due
-        size = min(due, self._sizes.get(live.name, FIRST_SLICE_TICKS), due if most is None else most)
+        size = min(
+            due, self._sizes.get(live.name, FIRST_SLICE_TICKS), due if most is None else most
+        )
         before, began = live.closed, time.perf_counter()
         self.store.close_ticks(live, size, now)
         self.publish(live.name)
@@ -123,13 +138,16 @@ class CatchUp:
         return left
 
     def _report(self, live: LiveStream, left: int) -> None:
-        """Log the progress, unless new keys decide about it: nothing that depends on events goes into a log."""
+        """Log the progress, unless new keys decide about it: nothing that depends on events goes
+        into a log."""
         if live.declaration.query.discovery is not None:
             return
         told = self._told.get(live.name)
         now = time.monotonic()
         if left and (told is None or now - told >= LOG_SECONDS):
-            log.info("stream %s closes missed ticks: %d closed, %d left", live.name, live.closed, left)
+            log.info(
+                "stream %s closes missed ticks: %d closed, %d left", live.name, live.closed, left
+            )
             self._told[live.name] = now
         elif not left and told is not None:
             log.info("stream %s has closed all missed ticks, up to tick %d", live.name, live.closed)

@@ -1,4 +1,5 @@
-"""The example's made-up epidemic feeds the demonstration: hourly flu reports of eight regions, a year at once."""
+"""The example's made-up epidemic feeds the demonstration: hourly flu reports of eight regions, a
+year at once."""
 
 from __future__ import annotations
 
@@ -24,13 +25,16 @@ from evercount.store.accept_totals import CountedBatch
 NAME = "flu-demo"
 HOUR = 3600.0
 TICK_SECONDS = 1.0  # real seconds of one demonstration hour
-YEAR = 52 * 7 * 24  # hours that are published before the first page is shown; then the same winter comes again
+# hours that are published before the first page is shown; then the same winter comes again
+YEAR = 52 * 7 * 24
 SEED = 20261001
 
 TABLE = {
     "name": NAME,
-    "description": "Made-up data: hourly flu reports of eight invented regions. A year is published; now one hour "
-    "passes every second.",
+    "description": (
+        "Made-up data: hourly flu reports of eight invented regions. A year is published; now one "
+        "hour passes every second."
+    ),
     "query": {"name": "histogram", "parameters": {"keys": list(flu.REGIONS)}},
     "budget": {"epsilon": 1.0, "delta": 1e-9, "adjacency": "add-remove", "unit": "event"},
     "tick": "1h",
@@ -53,24 +57,29 @@ def reports(hour: int) -> IntArray:
 
 
 def prefill(store: Store) -> None:
-    """Declare the stream and publish its first hours, unless that is done: the first page shows a year at once."""
+    """Declare the stream and publish its first hours, unless that is done: the first page shows a
+    year at once."""
     now = DECLARATION.schedule.begin / SECOND + YEAR * HOUR
     live = store.declare(DECLARATION, now)
     if live.closed >= YEAR:
         return
     totals = TickTotals.dense(1, np.random.default_rng(SEED).poisson(flu.rates(np.arange(YEAR))))
-    store.accept_totals(NAME, CountedBatch("the year before", 0, totals, fresh=True))  # once, also after a kill
+    # once, also after a kill
+    store.accept_totals(NAME, CountedBatch("the year before", 0, totals, fresh=True))
     while live.closed < YEAR:
         store.close_ticks(live, YEAR - live.closed, now)
 
 
 def demo_clock(store: Store) -> Clock:
     """An hour per second, from where the demonstration stopped."""
-    return Clock(HOUR / TICK_SECONDS, DECLARATION.schedule.begin / SECOND + store.find(NAME).closed * HOUR)
+    return Clock(
+        HOUR / TICK_SECONDS, DECLARATION.schedule.begin / SECOND + store.find(NAME).closed * HOUR
+    )
 
 
 class Feeder(threading.Thread):
-    """Sends the synthetic reports in the middle of their hour, by the same way as any batch, with idempotency keys."""
+    """Sends the synthetic reports in the middle of their hour, by the same way as any batch, with
+    idempotency keys."""
 
     def __init__(self, service: Service) -> None:
         super().__init__(name="evercount-demo", daemon=True)
@@ -89,7 +98,8 @@ class Feeder(threading.Thread):
                 try:
                     self.service.writer.submit(batch).result()
                     break
-                except EvercountError:  # the store fails for the moment: the key makes the retry safe
+                except EvercountError:
+                    # the store fails for the moment: the key makes the retry safe
                     time.sleep(0.2)
 
     def stop(self) -> None:

@@ -1,4 +1,5 @@
-"""What happens around every request: its client's rate, headers for safety, counts, and the answer to an error.
+"""What happens around every request: its client's rate, headers for safety, counts, and the answer
+to an error.
 
 Every error has one shape: {"error": {"type", "message", "remedy"}}.
 """
@@ -35,19 +36,22 @@ if TYPE_CHECKING:
 log = logging.getLogger("evercount.service")
 clients = logging.getLogger(CLIENTS)
 
-WENT_AWAY = 499  # counted for a client that left before its request was complete; nobody receives it
+# counted for a client that left before its request was complete; nobody receives it
+WENT_AWAY = 499
 SAFETY = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Content-Security-Policy": (
-        "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; frame-ancestors 'none'"
+        "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
+        "frame-ancestors 'none'"
     ),
     "Cache-Control": "no-store",
 }
 
 
 class Watch:
-    """Around every request: the client's rate, the safety headers, the metrics, and exceptions that nobody caught."""
+    """Around every request: the client's rate, the safety headers, the metrics, and exceptions that
+    nobody caught."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self.app, self.service = app, service
@@ -75,13 +79,18 @@ class Watch:
             await self.app(routed, receive, watched)
         except ClientDisconnect:
             status = WENT_AWAY
-            clients.warning("a client disconnected during its request: %s %s", scope["method"], route_of(routed))
-        except Exception as error:  # noqa: BLE001 - the last one to catch it; the answer tells nothing but its kind
+            clients.warning(
+                "a client disconnected during its request: %s %s", scope["method"], route_of(routed)
+            )
+        except Exception as error:  # noqa: BLE001
+            # the last one to catch it; the answer tells nothing but its kind
             answer = describe(error)  # this also writes unexpected ones to the log
             if not status:
                 await answer(routed, receive, watched)
         finally:
-            self.service.requests.record(scope["method"], route_of(routed), status, time.perf_counter() - began)
+            self.service.requests.record(
+                scope["method"], route_of(routed), status, time.perf_counter() - began
+            )
 
 
 def route_of(scope: Scope) -> str:
@@ -98,7 +107,8 @@ METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 
 
 class Requests:
-    """Requests by route and status, how long they took, and how large things are. For admins only."""
+    """Requests by route and status, how long they took, and how large things are. For admins
+    only."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
@@ -106,7 +116,9 @@ class Requests:
         meaning = "Requests by route and status, except accepted batches."
         self._requests = Counter("evercount_requests", meaning, by, registry=self._registry)
         meaning = "Duration of requests, except accepted batches."
-        self._seconds = Histogram("evercount_request_seconds", meaning, buckets=BUCKETS, registry=self._registry)
+        self._seconds = Histogram(
+            "evercount_request_seconds", meaning, buckets=BUCKETS, registry=self._registry
+        )
         ProcessCollector(registry=self._registry)
         self._latest: deque[float] = deque(maxlen=REMEMBERED)
 
@@ -121,10 +133,14 @@ class Requests:
     def collect(self) -> Iterator[Metric]:
         """Accepted batches are not counted here either: of them there are recent durations only."""
         for metric in self._registry.collect():
-            metric.samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
+            metric.samples = [
+                sample for sample in metric.samples if not sample.name.endswith("_created")
+            ]
             yield metric
         # a summary without its count, which would be that of the batches
-        recent = Metric("evercount_accept_seconds", "Recent durations of accepted batches.", "summary")
+        recent = Metric(
+            "evercount_accept_seconds", "Recent durations of accepted batches.", "summary"
+        )
         ordered = sorted(self._latest)
         for share in QUANTILES if ordered else ():
             place = min(len(ordered) - 1, int(share * len(ordered)))
@@ -137,14 +153,33 @@ LONGEST_MESSAGE = 1000
 REMEDIES: tuple[tuple[type[Exception], int, str], ...] = (
     (errors.TooEarly, 425, "Send the same batch again when its tick has begun."),
     (errors.Conflict, 409, "Use another name or another Idempotency-Key."),
-    (CatchingUp, 503, "Send the same batch again after Retry-After seconds; /readyz says when all is caught up."),
+    (
+        CatchingUp,
+        503,
+        "Send the same batch again after Retry-After seconds; /readyz says when all is caught up.",
+    ),
     (errors.Busy, 503, "Send fewer, larger batches, and try again after a second."),
     (errors.StreamStopped, 503, "The operator can find the reason in the log of the service."),
-    (StoreError, 503, "Send the same request again; if it keeps failing, the operator can find the reason in the log."),
+    (
+        StoreError,
+        503,
+        (
+            "Send the same request again; if it keeps failing, the operator can find the reason in "
+            "the log."
+        ),
+    ),
     (errors.HorizonReached, 409, "Declare a new stream for what comes later."),
-    (errors.BudgetExceeded, 409, "Declare it with a smaller budget; the operator may raise the cap of the store."),
+    (
+        errors.BudgetExceeded,
+        409,
+        "Declare it with a smaller budget; the operator may raise the cap of the store.",
+    ),
     (errors.AlreadyReleased, 409, "Read the release; a closed tick does not change."),
-    (errors.InputError, 422, "Correct the events and send all of the batch again; nothing of it was counted."),
+    (
+        errors.InputError,
+        422,
+        "Correct the events and send all of the batch again; nothing of it was counted.",
+    ),
     (errors.ParameterError, 422, "Correct the request; nothing was changed."),
     (errors.MissingExtra, 501, "Install the optional part on the server."),
     (errors.EvercountError, 422, "Correct the request."),
@@ -168,7 +203,8 @@ class Json(Response):
     media_type = "application/json"
 
     def render(self, content: Any) -> bytes:
-        """See `Response`. The quick writer takes NaN and refuses half a surrogate pair: then the strict one decides."""
+        """See `Response`. The quick writer takes NaN and refuses half a surrogate pair: then the
+        strict one decides."""
         try:
             quick = to_json(content, ensure_ascii=True)
         except PydanticSerializationError:
@@ -183,7 +219,12 @@ def remedy_of(status: int) -> str:
 
 
 def answer(
-    status: int, kind: str, message: str, remedy: str, retry: float | None = None, events: int | None = None
+    status: int,
+    kind: str,
+    message: str,
+    remedy: str,
+    retry: float | None = None,
+    events: int | None = None,
 ) -> Json:
     headers = {"Cache-Control": "no-store"}
     if retry is not None:
@@ -199,17 +240,29 @@ def answer(
 def describe(error: Exception) -> Json:
     """The answer to any exception; of an unexpected one nothing but its kind leaves the process."""
     if isinstance(error, errors.Problem):
-        return answer(error.status, error.kind, error.message, error.remedy or remedy_of(error.status), error.retry)
+        return answer(
+            error.status,
+            error.kind,
+            error.message,
+            error.remedy or remedy_of(error.status),
+            error.retry,
+        )
     for kind, status, remedy in REMEDIES:
         if isinstance(error, kind):
             retry = getattr(error, "retry", 1.0) if status in (425, 503) else None
             # a StoreError may name files, hosts and ports of the operator: that is for the log
             message = "the store cannot be used at the moment" if kind is StoreError else str(error)
-            return answer(status, type(error).__name__, message, remedy, retry, getattr(error, "events", None))
+            return answer(
+                status, type(error).__name__, message, remedy, retry, getattr(error, "events", None)
+            )
     frames = "".join(traceback.format_tb(error.__traceback__))
-    log.error("unexpected %s\n%s", type(error).__name__, frames)  # its text could hold data, so it is omitted
+    # its text could hold data, so it is omitted
+    log.error("unexpected %s\n%s", type(error).__name__, frames)
     return answer(
-        500, "InternalError", "the service failed unexpectedly", "Try again; the operator can find this in the log."
+        500,
+        "InternalError",
+        "the service failed unexpectedly",
+        "Try again; the operator can find this in the log.",
     )
 
 
@@ -217,7 +270,9 @@ async def _answer_to_bad_request(_: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     where = ".".join(str(part) for part in first.get("loc", ()))
-    return answer(422, "ParameterError", f"{where}: {first.get('msg', 'not valid')}", "Correct the request.")
+    return answer(
+        422, "ParameterError", f"{where}: {first.get('msg', 'not valid')}", "Correct the request."
+    )
 
 
 async def _answer_to_http_error(_: Request, error: Exception) -> Response:

@@ -1,6 +1,7 @@
 """The HTTP application: its routes and pages together.
 
-The pages are the dashboard's files, the chart library of an installed package, and a list of the API.
+The pages are the dashboard's files, the chart library of an installed package, and a list of the
+API.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ def create_app(service: Service) -> FastAPI:
 
 
 class _App(FastAPI):
-    """Its description takes longer than a service to start: it is made for the first who asks, and kept."""
+    """Its description takes longer than a service to start: it is made for the first who asks, and
+    kept."""
 
     def openapi(self) -> dict[str, Any]:
         if self.openapi_schema is None:
@@ -62,7 +64,9 @@ class _App(FastAPI):
         return super().openapi()
 
 
-EMBED_POLICY = "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; frame-ancestors *"
+EMBED_POLICY = (
+    "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; frame-ancestors *"
+)
 DOCS_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>evercount API</title>
 <link rel="icon" type="image/svg+xml" href="static/icon.svg">
 <meta name="viewport" content="width=device-width, initial-scale=1">
@@ -89,7 +93,8 @@ class Files(StaticFiles):
 
 def add_pages(app: FastAPI) -> None:
     app.mount("/static", Files(directory=STATIC))
-    app.mount("/vendor/uplot", Files(packages=[("uplot", "static")]))  # the chart library, of its own package
+    # the chart library, of its own package
+    app.mount("/vendor/uplot", Files(packages=[("uplot", "static")]))
 
     @app.get("/", include_in_schema=False)
     async def index() -> Response:
@@ -97,7 +102,8 @@ def add_pages(app: FastAPI) -> None:
 
     @app.get("/embed", include_in_schema=False)
     async def embed() -> Response:
-        """One chart of a public stream, which any site may show in a frame: it sends no token and has no controls."""
+        """One chart of a public stream, which any site may show in a frame: it sends no token and
+        has no controls."""
         headers = {"Cache-Control": "no-cache", "Content-Security-Policy": EMBED_POLICY}
         return FileResponse(STATIC / "embed.html", headers=headers)
 
@@ -110,6 +116,12 @@ def add_pages(app: FastAPI) -> None:
                 text = html.escape(operation.get("description", operation.get("summary", "")))
                 command, answer = html.escape(known[name]["command"]), known[name]["answer"]
                 shown = html.escape(json.dumps(answer, indent=1, ensure_ascii=False))
-                shown = f"<details><summary>answer</summary><pre>{shown}</pre></details>" * (answer is not None)
-                items.append(f"<dt><code>{html.escape(name)}</code></dt><dd>{text}<pre>{command}</pre>{shown}</dd>")
-        return HTMLResponse(DOCS_PAGE.format(version=html.escape(app.version), items="".join(items)))
+                shown = f"<details><summary>answer</summary><pre>{shown}</pre></details>" * (
+                    answer is not None
+                )
+                items.append(
+                    f"<dt><code>{html.escape(name)}</code></dt><dd>{text}<pre>{command}</pre>{shown}</dd>"
+                )
+        return HTMLResponse(
+            DOCS_PAGE.format(version=html.escape(app.version), items="".join(items))
+        )

@@ -1,5 +1,5 @@
-"""uvicorn with what it leaves out: deadlines for half-sent requests and unread answers, connections per address, and
-live connections that are ended when the service is told to stop.
+"""uvicorn with what it leaves out: deadlines for half-sent requests and unread answers, connections
+per address, and live connections that are ended when the service is told to stop.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from evercount.service.runtime import Service
 MOST_HEAD_BYTES = 1 << 16  # bytes of the head of a request
 STOP_SECONDS = 5  # seconds that open requests get when the service stops
 SWITCH_SECONDS = 0.001
-"""After how long Python gives a waiting thread its turn. A batch goes from the loop to the writer and back, and with
-Python's own 5 ms each change of hands could take that long."""
+"""After how long Python gives a waiting thread its turn. A batch goes from the loop to the writer
+and back, and with Python's own 5 ms each change of hands could take that long."""
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -39,11 +39,14 @@ def parse_proxies(addresses: Sequence[str]) -> list[Network]:
     try:
         return [ipaddress.ip_network(address) for address in addresses]
     except ValueError as error:
-        raise ParameterError(f"a trusted proxy is an IP address or a network such as 10.0.0.0/8: {error}") from None
+        raise ParameterError(
+            f"a trusted proxy is an IP address or a network such as 10.0.0.0/8: {error}"
+        ) from None
 
 
 class StrictConnection(h11.Connection):
-    """Refuses a request whose length is told twice: a proxy may believe the other one, and see two requests in it."""
+    """Refuses a request whose length is told twice: a proxy may believe the other one, and see two
+    requests in it."""
 
     def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
         event = super().next_event()
@@ -64,7 +67,8 @@ def guarded_protocol(limits: Limits, proxies: Sequence[Network] = ()) -> type[H1
             return False
 
     class Guarded(H11Protocol):
-        """Ends a connection whose request does not arrive or whose answer is not read; see `Limits`."""
+        """Ends a connection whose request does not arrive or whose answer is not read; see
+        `Limits`."""
 
         _peer: str | None = None
         _phase: object = None
@@ -72,7 +76,9 @@ def guarded_protocol(limits: Limits, proxies: Sequence[Network] = ()) -> type[H1
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             self._timers: dict[str, asyncio.TimerHandle] = {}
             super().connection_made(transport)
-            self.conn = StrictConnection(h11.SERVER, self.config.h11_max_incomplete_event_size or MOST_HEAD_BYTES)
+            self.conn = StrictConnection(
+                h11.SERVER, self.config.h11_max_incomplete_event_size or MOST_HEAD_BYTES
+            )
             host = self.client[0] if self.client else "local"
             if not trusted(host):
                 self._peer = shared_address(host)
@@ -101,13 +107,17 @@ def guarded_protocol(limits: Limits, proxies: Sequence[Network] = ()) -> type[H1
             self._watch()
 
         def _watch(self) -> None:
-            """Start a deadline when a part of a request begins, and never again before that part has ended."""
+            """Start a deadline when a part of a request begins, and never again before that part
+            has ended."""
             state = self.conn.their_state
             phase = (state, self.cycle)
             if phase == self._phase:
                 return
             self._phase = phase
-            self._limit("request", {h11.IDLE: limits.header_seconds, h11.SEND_BODY: limits.body_seconds}.get(state))
+            self._limit(
+                "request",
+                {h11.IDLE: limits.header_seconds, h11.SEND_BODY: limits.body_seconds}.get(state),
+            )
 
         def pause_writing(self) -> None:
             super().pause_writing()
@@ -118,7 +128,8 @@ def guarded_protocol(limits: Limits, proxies: Sequence[Network] = ()) -> type[H1
             super().resume_writing()
 
         def _limit(self, what: str, seconds: float | None = None) -> None:
-            """End the connection after so many seconds, unless this is called for the same thing before."""
+            """End the connection after so many seconds, unless this is called for the same thing
+            before."""
             if (timer := self._timers.pop(what, None)) is not None:
                 timer.cancel()
             if seconds is not None:
@@ -127,8 +138,11 @@ def guarded_protocol(limits: Limits, proxies: Sequence[Network] = ()) -> type[H1
     return Guarded
 
 
-def server_config(service: Service, host: str, port: int, proxies: Sequence[Network] = ()) -> uvicorn.Config:
-    """How the service is served. No header of a request says who sent it, unless a declared proxy wrote it."""
+def server_config(
+    service: Service, host: str, port: int, proxies: Sequence[Network] = ()
+) -> uvicorn.Config:
+    """How the service is served. No header of a request says who sent it, unless a declared proxy
+    wrote it."""
     limit_lines()
     return uvicorn.Config(
         create_app(service),
@@ -154,11 +168,13 @@ def run(
     ready: Callable[[str], None] | None = None,
     trusted_proxies: Sequence[str] = (),
 ) -> None:
-    """Serve until SIGTERM or Ctrl-C, then finish what was accepted. `ready` is called with the address.
-    `trusted_proxies`: addresses or networks whose X-Forwarded-For is believed; nobody else's is."""
+    """Serve until SIGTERM or Ctrl-C, then finish what was accepted. `ready` is called with the
+    address. `trusted_proxies`: addresses or networks whose X-Forwarded-For is believed; nobody
+    else's is."""
 
     class Server(uvicorn.Server):
-        """uvicorn waits for open connections; server-sent events never end by themselves, so they are ended."""
+        """uvicorn waits for open connections; server-sent events never end by themselves, so they
+        are ended."""
 
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
             service.end_waiting()
@@ -180,8 +196,9 @@ def run(
     service.start()
     try:
         if main:
-            # for the moment before uvicorn listens to signals, and for the one after: uvicorn raises the signal again
-            # once it has stopped, and that must not cut the rest of the stopping short
+            # for the moment before uvicorn listens to signals, and for the one after: uvicorn
+            # raises the signal again once it has stopped, and that must not cut the rest of the
+            # stopping short
             for number in before:
                 signal.signal(number, lambda *_: setattr(server, "should_exit", True))
         server.run()

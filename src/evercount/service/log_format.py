@@ -29,8 +29,8 @@ class JsonLines(TextLines):
 
 
 class Repeated(logging.Filter):
-    """Lets few lines of one kind pass in a minute; the next one says how many were left out. For lines that any client
-    can cause as often as it likes."""
+    """Lets few lines of one kind pass in a minute; the next one says how many were left out. For
+    lines that any client can cause as often as it likes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,7 +41,10 @@ class Repeated(logging.Filter):
         minute, lines = self._minutes.get(kind, (now, 0))
         if minute != now:
             if lines > LINES_PER_MINUTE:
-                record.msg, record.args = f"{record.getMessage()} (and {lines - LINES_PER_MINUTE} more before)", None
+                record.msg, record.args = (
+                    f"{record.getMessage()} (and {lines - LINES_PER_MINUTE} more before)",
+                    None,
+                )
             minute, lines = now, 0
         self._minutes[kind] = minute, lines + 1
         return lines < LINES_PER_MINUTE
@@ -50,7 +53,10 @@ class Repeated(logging.Filter):
 def limit_lines() -> None:
     for name in ("uvicorn.error", CLIENTS):
         logger = logging.getLogger(name)
-        logger.filters[:] = [*(kept for kept in logger.filters if not isinstance(kept, Repeated)), Repeated()]
+        logger.filters[:] = [
+            *(kept for kept in logger.filters if not isinstance(kept, Repeated)),
+            Repeated(),
+        ]
 
 
 def log_to_stderr(form: Literal["text", "json"]) -> logging.Logger:

@@ -33,13 +33,21 @@ _ERROR = {"type": "object", "required": [*_SAID], "properties": _SAID}
 ERRORS: dict[int | str, dict[str, Any]] = {
     "default": {
         "description": "the request is refused, or failed",
-        "content": _json({"type": "object", "required": ["error"], "properties": {"error": _ERROR}}),
+        "content": _json(
+            {"type": "object", "required": ["error"], "properties": {"error": _ERROR}}
+        ),
     }
 }
 
-_PARTS: dict[str, Any] = {name: {} for name in PAYLOADS} | {"user": TEXT, "time": {"anyOf": [TEXT, NUMBER]}}
+_PARTS: dict[str, Any] = {name: {} for name in PAYLOADS} | {
+    "user": TEXT,
+    "time": {"anyOf": [TEXT, NUMBER]},
+}
 _EVENT: dict[str, Any] = {
-    "description": "a key, a list of keys, a number, or an object that holds one of these and may hold user and time",
+    "description": (
+        "a key, a list of keys, a number, or an object that holds one of these and may hold user "
+        "and time"
+    ),
     "anyOf": [
         TEXT,
         NUMBER,
@@ -48,16 +56,22 @@ _EVENT: dict[str, Any] = {
     ],
 }
 
-EVENTS = _body({**_json({"type": "array", "items": _EVENT}), "application/x-ndjson": {"schema": TEXT}})
+EVENTS = _body(
+    {**_json({"type": "array", "items": _EVENT}), "application/x-ndjson": {"schema": TEXT}}
+)
 DECLARATION = _body(_json({"$ref": "#/components/schemas/StreamDeclaration"}))
 TOKEN, NOTE = (_body(_json(TypeAdapter(table).json_schema())) for table in (NewToken, NewMark))
 
 
 def examples() -> dict[str, dict[str, Any]]:
-    """For each operation, by "METHOD path": a `command`, and the `answer` of the service, with long lists cut, or None.
-    `EVERCOUNT_WRITE_ANSWERS=1 pytest tests/service/test_service_examples.py` runs the commands and writes the
-    answers."""
-    return dict(json.loads(resources.files("evercount.service").joinpath("examples.json").read_text("utf-8")))
+    """For each operation, by "METHOD path": a `command`, and the `answer` of the service, with long
+    lists cut, or None. `EVERCOUNT_WRITE_ANSWERS=1 pytest tests/service/test_service_examples.py`
+    runs the commands and writes the answers."""
+    return dict(
+        json.loads(
+            resources.files("evercount.service").joinpath("examples.json").read_text("utf-8")
+        )
+    )
 
 
 def sent_body(command: str) -> Any:
@@ -66,23 +80,31 @@ def sent_body(command: str) -> Any:
 
 
 def complete(described: dict[str, Any]) -> None:
-    """Add the schema of a declaration, and for each operation its command and the bodies of request and answer."""
+    """Add the schema of a declaration, and for each operation its command and the bodies of request
+    and answer."""
     schema = declaration_schema()
     schemas = described.setdefault("components", {}).setdefault("schemas", {})
     schemas |= {**schema.pop("$defs"), "StreamDeclaration": schema}
     for name, example in examples().items():
         method, path = name.lower().split()
         operation = described["paths"][path][method]
-        operation["x-codeSamples"] = [{"lang": "Shell", "label": "curl", "source": example["command"]}]
+        operation["x-codeSamples"] = [
+            {"lang": "Shell", "label": "curl", "source": example["command"]}
+        ]
         if "requestBody" in operation:
-            operation["requestBody"]["content"]["application/json"]["example"] = sent_body(example["command"])
+            operation["requestBody"]["content"]["application/json"]["example"] = sent_body(
+                example["command"]
+            )
         for status, answer in operation["responses"].items():
             if status.startswith("2") and example["answer"] is not None:
-                answer["content"] = {"application/json": {"schema": {}, "example": example["answer"]}}
+                answer["content"] = {
+                    "application/json": {"schema": {}, "example": example["answer"]}
+                }
 
 
 def declaration_schema() -> dict[str, Any]:
-    """The JSON schema of a declaration, its tables under `$defs`, with references as OpenAPI has them."""
+    """The JSON schema of a declaration, its tables under `$defs`, with references as OpenAPI has
+    them."""
     schema = MODEL.json_schema(ref_template="#/components/schemas/{model}")
     fields = schema["$defs"]["Budget"]["properties"]
     del fields[COMPUTED]

@@ -14,7 +14,8 @@ from evercount.queries import Query
 from evercount.store import Batch
 from evercount.store.open_stream import read_request
 
-PAYLOADS = ("key", "keys", "value", "path", "values", "edge", "letter", "event")  # where an event's content may be
+# where an event's content may be
+PAYLOADS = ("key", "keys", "value", "path", "values", "edge", "letter", "event")
 LONGEST_USER = 256
 
 
@@ -22,7 +23,9 @@ def load_json(text: bytes, what: str, error: type[EvercountError] = ParameterErr
     try:
         return strict_json(text.decode(json.detect_encoding(text), "surrogatepass"))
     except (ValueError, RecursionError) as failed:
-        reason = "it is nested too deeply" if isinstance(failed, RecursionError) else f"{failed!s:.120}"
+        reason = (
+            "it is nested too deeply" if isinstance(failed, RecursionError) else f"{failed!s:.120}"
+        )
         raise error(f"{what} is not JSON: {reason}") from None
 
 
@@ -33,7 +36,11 @@ def read_items(body: bytes, ndjson: bool, most: int) -> list[Any]:
             raise InputError("the body must be an array of events, or NDJSON with its content type")
     else:
         lines = body.split(b"\n")
-        items = [load_json(line, f"line {number}", InputError) for number, line in enumerate(lines, 1) if line.strip()]
+        items = [
+            load_json(line, f"line {number}", InputError)
+            for number, line in enumerate(lines, 1)
+            if line.strip()
+        ]
     if len(items) > most:
         raise InputError(f"a batch holds at most {most} events: split it")
     return items
@@ -48,7 +55,8 @@ def read_batch(
     most: int = 10_000,
     sender: bytes = b"",
 ) -> Batch:
-    """The batch of a request, with every event checked by the stream's query, whatever the open tick holds."""
+    """The batch of a request, with every event checked by the stream's query, whatever the open
+    tick holds."""
     if key is not None:
         check_public_text("Idempotency-Key", key)
     items = read_items(body, ndjson, most)
@@ -61,7 +69,16 @@ def read_batch(
         items = [_named_user(declaration.query, number, item) for number, item in enumerate(items)]
     if len(payloads) < len(items) or (per_user and items):
         payloads, users, times = _read_objects(declaration, items, per_user)
-    return Batch(declaration.name, payloads, read_request(declaration, payloads), users, times, key, body, sender)
+    return Batch(
+        declaration.name,
+        payloads,
+        read_request(declaration, payloads),
+        users,
+        times,
+        key,
+        body,
+        sender,
+    )
 
 
 def _read_objects(
@@ -81,8 +98,8 @@ def _read_objects(
             fields = {"path": [fields[name] for name in levels]}
         if len(fields) != 1 or next(iter(fields)) not in PAYLOADS:
             raise InputError(
-                f"event {number} (from 0) must hold its content under one of {', '.join(PAYLOADS)}, "
-                "and otherwise only 'user' and 'time'"
+                f"event {number} (from 0) must hold its content under one of "
+                f"{', '.join(PAYLOADS)}, and otherwise only 'user' and 'time'"
             )
         payloads.extend(fields.values())
         if per_user:
@@ -96,7 +113,10 @@ def _instants(moments: list[Any], zone: tzinfo) -> list[int | None] | None:
     if all(moment is None for moment in moments):
         return None
     plain = parse_plain_instants(moments)  # together, which is much quicker
-    return plain or [None if moment is None else _moment(place, moment, zone) for place, moment in enumerate(moments)]
+    return plain or [
+        None if moment is None else _moment(place, moment, zone)
+        for place, moment in enumerate(moments)
+    ]
 
 
 def _named_user(query: Query, number: int, item: Any) -> dict[str, Any]:

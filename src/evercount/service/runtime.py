@@ -32,7 +32,14 @@ from evercount.service.every_request import Requests
 from evercount.service.metrics import StreamMetrics, admin_metrics, exposition, public_metrics
 from evercount.service.read_events import load_json
 from evercount.service.sse import Hub
-from evercount.store import AnyStream, EndedStream, LiveStream, Store, StreamDeclaration, retire_stream
+from evercount.store import (
+    AnyStream,
+    EndedStream,
+    LiveStream,
+    Store,
+    StreamDeclaration,
+    retire_stream,
+)
 from evercount.store.open_stream import HISTORY
 from evercount.store.stream_life import mark_ticks
 from evercount.store.writer import WatchedStore
@@ -44,13 +51,18 @@ S = TypeVar("S", bound=AnyStream)
 log = logging.getLogger("evercount.service")
 
 READERS, PLANNERS, DECLARERS, PREPARERS = 8, 2, 2, 4  # threads
-DECLARED = ("description", "tick", "horizon", "late", "wait", "revise_for", "public")  # facts as declared
-BEHIND_SECONDS = 0.5  # a stream with several ticks to close is called catching up once the oldest is this late
-MOST_GAUGES = 100  # cells of a public stream whose released numbers are metrics; wider streams have an API of their own
+# facts as declared
+DECLARED = ("description", "tick", "horizon", "late", "wait", "revise_for", "public")
+# a stream with several ticks to close is called catching up once the oldest is this late
+BEHIND_SECONDS = 0.5
+# cells of a public stream whose released numbers are metrics; wider streams have an API of their
+# own
+MOST_GAUGES = 100
 
 
 class Service:
-    """Everything behind the HTTP handlers. `start` and `stop` own the writer thread and the store."""
+    """Everything behind the HTTP handlers. `start` and `stop` own the writer thread and the
+    store."""
 
     def __init__(
         self,
@@ -64,7 +76,9 @@ class Service:
         self.store = store
         self.clock = clock or Clock()
         self.limits = limits or Limits()
-        self.hub = Hub(self.limits.listeners, self.limits.listeners_per_client, self.limits.listeners_kept)
+        self.hub = Hub(
+            self.limits.listeners, self.limits.listeners_per_client, self.limits.listeners_kept
+        )
         self.requests = Requests()
         self.began = time.monotonic()
         self.access = Access(store, admin)
@@ -75,7 +89,8 @@ class Service:
             else Writer(store, self.clock, self.hub.publish, clock_jump)
         )
         self._log_keeper = LogKeeper(store.database)
-        # threads of their own: many requests for plans or pages keep nobody from declaring or from sending events
+        # threads of their own: many requests for plans or pages keep nobody from declaring or from
+        # sending events
         self._readers = ThreadPoolExecutor(READERS, "evercount-read")
         self._preparers = ThreadPoolExecutor(PREPARERS, "evercount-prepare")
         most = self.limits.plans, self.limits.plans_per_client
@@ -87,28 +102,37 @@ class Service:
         for declaration in declarations:
             ended = self.store.ended.get(declaration.name)
             if ended is not None and ended.ending == "quarantined":
-                continue  # the store has told the operator what can be done, and the other streams go on
+                # the store has told the operator what can be done, and the other streams go on
+                continue
             self.declare_one(declaration)
             if self.store.streams[declaration.name].waiting == HISTORY:
                 log.warning(
-                    "stream %s starts in the past and closes no tick yet. Send its history with `evercount push "
-                    "--history`, or say that there is none with `evercount streams open`",
+                    "stream %s starts in the past and closes no tick yet. Send its history with "
+                    "`evercount push --history`, or say that there is none with `evercount streams "
+                    "open`",
                     declaration.name,
                 )
 
     def declare_one(self, declaration: StreamDeclaration) -> dict[str, Any]:
         """Declare a stream; returns its facts, which are known before anything is committed."""
-        live = self.store.declare(declaration, self.clock.now(), before_commit=self.facts, waits_for=HISTORY)
-        return {**self.facts(live), "published": published_line(with_noise_of(declaration, live.declaration))}
+        live = self.store.declare(
+            declaration, self.clock.now(), before_commit=self.facts, waits_for=HISTORY
+        )
+        return {
+            **self.facts(live),
+            "published": published_line(with_noise_of(declaration, live.declaration)),
+        }
 
     def start(self) -> None:
-        """Start the writer. It closes the ticks that were missed, slice by slice, and goes on by the clock."""
+        """Start the writer. It closes the ticks that were missed, slice by slice, and goes on by
+        the clock."""
         self.writer.start()
         if not isinstance(self.store, WatchedStore):
             self._log_keeper.start()
 
     def end_waiting(self) -> None:
-        """End live connections and computations, so that stopping need not wait for them; from any thread."""
+        """End live connections and computations, so that stopping need not wait for them; from any
+        thread."""
         self._stopping = True
         self.hub.close()
         for computed in (self.plans, self.declarations):
@@ -142,11 +166,16 @@ class Service:
             await asyncio.gather(asyncio.wrap_future(noise), return_exceptions=True)
 
     async def read(self, function: Callable[..., T], *arguments: Any) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._readers, partial(function, *arguments))
+        return await asyncio.get_running_loop().run_in_executor(
+            self._readers, partial(function, *arguments)
+        )
 
     async def prepare(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Have a thread work on what was sent, so that a large body or declaration keeps nobody else waiting."""
-        return await asyncio.get_running_loop().run_in_executor(self._preparers, partial(function, *arguments))
+        """Have a thread work on what was sent, so that a large body or declaration keeps nobody
+        else waiting."""
+        return await asyncio.get_running_loop().run_in_executor(
+            self._preparers, partial(function, *arguments)
+        )
 
     async def read_json(self, request: Request) -> dict[str, Any]:
         data = await self.prepare(load_json, await read_body(request, self.limits.body), "the body")
@@ -154,8 +183,11 @@ class Service:
             raise ParameterError("the body must be a JSON object")
         return data
 
-    async def compute(self, request: Request, queue: PlanQueue, function: Callable[..., T], *arguments: Any) -> T:
-        """Have a thread compute something, after what others asked for; see `_while_client_waits`."""
+    async def compute(
+        self, request: Request, queue: PlanQueue, function: Callable[..., T], *arguments: Any
+    ) -> T:
+        """Have a thread compute something, after what others asked for; see
+        `_while_client_waits`."""
         submit = partial(queue.submit, self.access.client(request.scope))
         work = partial(function, *arguments)
         return await self._while_client_waits(request, submit, work, self.limits.compute_seconds)
@@ -163,16 +195,22 @@ class Service:
     async def export(self, request: Request, function: Callable[..., T], *arguments: Any) -> T:
         """Have a thread write a file; see `_while_client_waits`."""
         work = partial(function, *arguments)
-        return await self._while_client_waits(request, self._readers.submit, work, self.limits.export_seconds)
+        return await self._while_client_waits(
+            request, self._readers.submit, work, self.limits.export_seconds
+        )
 
     async def _while_client_waits(
-        self, request: Request, submit: Callable[[Callable[[], T]], Future[T]], work: Callable[[], T], seconds: float
+        self,
+        request: Request,
+        submit: Callable[[Callable[[], T]], Future[T]],
+        work: Callable[[], T],
+        seconds: float,
     ) -> T:
         """What a thread makes of some work, in at most so many seconds.
 
-        **Guarantee.** The work ends, at its next `check_wanted`, once its client has gone, its time is over, or the
-        service stops. The client's answer, and the end of the process, wait for none of these. Tests:
-        tests/service/test_service_computations.py.
+        **Guarantee.** The work ends, at its next `check_wanted`, once its client has gone, its time
+        is over, or the service stops. The client's answer, and the end of the process, wait for
+        none of these. Tests: tests/service/test_service_computations.py.
         """
         unwanted = threading.Event()
 
@@ -200,7 +238,7 @@ class Service:
             gone.cancel()
             made.cancel()  # what nobody waits for any more gives its place to the next
 
-    # -- what may be known -------------------------------------------------------------------------------------------
+    # -- what may be known -------------------------------------------------------------------------
 
     def look_up(self, name: str) -> AnyStream | None:
         """The stream, or None; Problem 503 while nobody can say whether it exists."""
@@ -210,9 +248,16 @@ class Service:
         return known
 
     def check_recovered(self) -> None:
-        """Problem 503 while the store is loaded again: nobody can say then which streams there are."""
+        """Problem 503 while the store is loaded again: nobody can say then which streams there
+        are."""
         if self.writer.failing is not None:
-            raise Problem(503, "Recovering", "the store is being loaded again", "Try again in a moment.", retry=2)
+            raise Problem(
+                503,
+                "Recovering",
+                "the store is being loaded again",
+                "Try again in a moment.",
+                retry=2,
+            )
 
     def find_any(self, name: str) -> AnyStream:
         if (known := self.look_up(name)) is None:
@@ -224,15 +269,22 @@ class Service:
         known = self.find_any(name)
         if isinstance(known, EndedStream):
             onward = f" Send events to {known.successor!r}." if known.successor else ""
-            raise Problem(410, "StreamEnded", f"the stream is {known.ending}: {known.reason}.{onward}")
+            raise Problem(
+                410, "StreamEnded", f"the stream is {known.ending}: {known.reason}.{onward}"
+            )
         if known.finished and known.successor is not None:  # it was renewed: its events go on
             return self.find(known.successor)
         return known
 
     def retire(self, name: str, reason: str, successor: str | None) -> dict[str, Any]:
         """Retire a stream; called in the writer's thread."""
-        ended, heir = retire_stream(self.store, name, self.clock.now(), reason=reason, successor=successor)
-        return {"retired": self.facts(ended), "successor": None if heir is None else self.facts(heir)}
+        ended, heir = retire_stream(
+            self.store, name, self.clock.now(), reason=reason, successor=successor
+        )
+        return {
+            "retired": self.facts(ended),
+            "successor": None if heir is None else self.facts(heir),
+        }
 
     def mark(self, name: str, data: Any) -> dict[str, Any]:
         """Keep a note on ticks, or declare them missing; called in the writer's thread."""
@@ -247,11 +299,12 @@ class Service:
         return {"now": format_utc(instant_of(now)), "jump_seconds": round(skew)}
 
     def readiness(self) -> tuple[str, dict[str, int]]:
-        """What the service is doing, and for each stream that is behind the clock how many ticks it has to close.
+        """What the service is doing, and for each stream that is behind the clock how many ticks it
+        has to close.
 
-        The word is one of ready, starting, failing, clock-jump and catching-up. Nothing of it depends on events:
-        streams whose keys nobody listed are never called behind. New keys decide how long their ticks take to close,
-        and they refuse no batch meanwhile.
+        The word is one of ready, starting, failing, clock-jump and catching-up. Nothing of it
+        depends on events: streams whose keys nobody listed are never called behind. New keys decide
+        how long their ticks take to close, and they refuse no batch meanwhile.
         """
         now = self.clock.now()
         left = ticks_left(self.store.streams.values(), now)
@@ -261,14 +314,22 @@ class Service:
             return "failing", left
         if self.writer.guard.holding:
             return "clock-jump", left
-        # a tick that has just ended is closed at once, and so are some of a few milliseconds: that is not catching up
-        streams = [one for one in list(self.store.streams.values()) if one.declaration.query.discovery is None]
+        # a tick that has just ended is closed at once, and so are some of a few milliseconds: that
+        # is not catching up
+        streams = [
+            one
+            for one in list(self.store.streams.values())
+            if one.declaration.query.discovery is None
+        ]
         behind = [live for live in streams if left.get(live.name, 0) > 1]
-        late = max((now - end for live in behind if (end := live.next_end()) is not None), default=0.0)
+        late = max(
+            (now - end for live in behind if (end := live.next_end()) is not None), default=0.0
+        )
         return ("catching-up" if late >= BEHIND_SECONDS else "ready"), left
 
     def metrics_page(self, admin: bool) -> str:
-        """The exposition text: public facts, and for an admin what the requests were like and how large things are."""
+        """The exposition text: public facts, and for an admin what the requests were like and how
+        large things are."""
         now = self.clock.now()
         streams = list(self.store.streams.values())
         page = public_metrics(
@@ -282,14 +343,17 @@ class Service:
         )
         if not admin:
             return exposition(page)
-        return exposition(page, admin_metrics(self.requests, self.hub.listeners, self.store.database.size()))
+        return exposition(
+            page, admin_metrics(self.requests, self.hub.listeners, self.store.database.size())
+        )
 
     def _metrics_of(self, live: LiveStream, now: float) -> StreamMetrics:
         end, closed = live.next_end(), live.closed
         latest: list[tuple[str, float, float]] = []
         if live.declaration.public and closed and len(live.labels) <= MOST_GAUGES:
             for last in self.store.read_releases(live, closed - 1, 1):
-                known = zip(live.labels, last["values"], last["std"], strict=False)  # a key may be missing at a tick
+                # a key may be missing at a tick
+                known = zip(live.labels, last["values"], last["std"], strict=False)
                 latest = [one for one in known if one[1] is not None]
         return live.name, closed, 0.0 if end is None else max(0.0, now - end), live.due(now), latest
 
@@ -307,7 +371,8 @@ class Service:
         return said
 
     def facts(self, live: AnyStream) -> dict[str, Any]:
-        """The public facts of a stream. Nothing of them depends on the events, but for keys that were released."""
+        """The public facts of a stream. Nothing of them depends on the events, but for keys that
+        were released."""
         declaration, schedule, closed = live.declaration, live.declaration.schedule, live.closed
         horizon = declaration.horizon
         facts = {
@@ -329,7 +394,9 @@ class Service:
             "start": format_utc(schedule.begin),
             "zone": schedule.zone,
             "postprocess": list(declaration.postprocess),
-            "views": list(offered_views(declaration.query, schedule, declaration.stream_postprocess)),
+            "views": list(
+                offered_views(declaration.query, schedule, declaration.stream_postprocess)
+            ),
             "released": closed,
             "ticks_left": None if horizon is None else horizon - closed,
             "open_tick": None,
@@ -359,29 +426,44 @@ class Service:
         return "scheduled" if early else "open"
 
     def read_page(
-        self, live: AnyStream, after: int, limit: int, first_cell: int = 0, cells: int = CELLS_PER_PAGE
+        self,
+        live: AnyStream,
+        after: int,
+        limit: int,
+        first_cell: int = 0,
+        cells: int = CELLS_PER_PAGE,
     ) -> list[dict[str, Any]]:
-        """Releases after a tick: at most `limit`, `cells` of each, and not more numbers than one answer may hold."""
+        """Releases after a tick: at most `limit`, `cells` of each, and not more numbers than one
+        answer may hold."""
         self.check_readable(live)
         outputs = len(live.labels)
         asked = range(first_cell, min(first_cell + cells, outputs))
         limit = max(1, min(limit, self.limits.page, self.limits.numbers // max(1, len(asked))))
-        return self.store.read_releases(live, after, limit, live.closed, None if len(asked) == outputs else asked)
+        return self.store.read_releases(
+            live, after, limit, live.closed, None if len(asked) == outputs else asked
+        )
 
     @staticmethod
     def check_readable(live: AnyStream) -> None:
         """Refuse to show a history that is not the published one."""
         if not live.readable:
-            raise Problem(410, "StreamEnded", "the history in this database is not the one that was published")
+            raise Problem(
+                410, "StreamEnded", "the history in this database is not the one that was published"
+            )
 
 
 def short_parameters(parameters: dict[str, Any]) -> dict[str, Any]:
-    """The parameters of a query without lists that are longer than a page; their names are listed instead.
+    """The parameters of a query without lists that are longer than a page; their names are listed
+    instead.
 
     >>> short_parameters({"keys": ["a"] * 5000, "grid": 1})
     {'parameters': {'grid': 1}, 'left_out': ['keys']}
     """
-    long = [name for name, value in parameters.items() if hasattr(value, "__len__") and len(value) > CELLS_PER_PAGE]
+    long = [
+        name
+        for name, value in parameters.items()
+        if hasattr(value, "__len__") and len(value) > CELLS_PER_PAGE
+    ]
     kept = {name: value for name, value in parameters.items() if name not in long}
     return {"parameters": kept, "left_out": long} if long else {"parameters": kept}
 
@@ -391,8 +473,8 @@ def _too_long(seconds: float) -> Problem:
         422,
         "TooLarge",
         f"this takes longer than the {seconds:g} seconds that a request may compute",
-        "Ask for less: fewer views, or a shorter horizon. The command line has no such limit: declare the stream in "
-        "the file of `evercount serve --streams`, or run `evercount plan`.",
+        "Ask for less: fewer views, or a shorter horizon. The command line has no such limit: "
+        "declare the stream in the file of `evercount serve --streams`, or run `evercount plan`.",
     )
 
 

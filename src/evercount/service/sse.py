@@ -1,4 +1,5 @@
-"""Live releases as server-sent events: the hub that wakes the listeners of a stream, and what each of them gets."""
+"""Live releases as server-sent events: the hub that wakes the listeners of a stream, and what each
+of them gets."""
 
 from __future__ import annotations
 
@@ -18,15 +19,20 @@ from evercount.errors import Problem
 
 AT_ONCE = 64  # releases that a listener gets from the store at a time
 HEARTBEAT_SECONDS = 15.0
-HEAD_ONLY = "evercount.head"  # in the scope of a HEAD request, which is answered as GET without its body
+# in the scope of a HEAD request, which is answered as GET without its body
+HEAD_ONLY = "evercount.head"
 
 Read = Callable[[int, int], Awaitable[list[dict[str, Any]]]]  # (after, limit) → releases
 
 
 def sse(release: dict[str, Any]) -> str:
-    """One release as a server-sent event. Of a tick that is published again, only the last event has an id: who is cut
-    off before it gets all of them again."""
-    mark = f"id: {release['tick']}\n" if release.get("as_of", release["tick"]) == release["tick"] else ""
+    """One release as a server-sent event. Of a tick that is published again, only the last event
+    has an id: who is cut off before it gets all of them again."""
+    mark = (
+        f"id: {release['tick']}\n"
+        if release.get("as_of", release["tick"]) == release["tick"]
+        else ""
+    )
     return f"{mark}event: release\ndata: {json.dumps(release, separators=(',', ':'))}\n\n"
 
 
@@ -55,17 +61,25 @@ class Hub:
 
     @contextmanager
     def seat(self, client: str, has_token: bool) -> Iterator[None]:
-        """A live connection of a client, counted from here to the end of the block, or Problem 503. There is no await
-        between the check and the count, so that a burst of connections stays within the limit.
+        """A live connection of a client, counted from here to the end of the block, or Problem 503.
+        There is no await between the check and the count, so that a burst of connections stays
+        within the limit.
 
-        **Guarantee.** However many addresses ask without a token, `kept` seats are left to clients with one. Test:
+        **Guarantee.** However many addresses ask without a token, `kept` seats are left to clients
+        with one. Test:
         tests/service/test_service_connections.py::test_clients_without_a_token_leave_seats_to_those_with_one.
         """
         full = self.listeners >= self.most or self._clients[client] >= self.most_per_client
         if not has_token:
             full = full or self._anonymous >= self.most - self.kept
         if self.closing or full:
-            raise Problem(503, "Busy", "there are too many live connections", "Ask for /releases instead.", retry=5)
+            raise Problem(
+                503,
+                "Busy",
+                "there are too many live connections",
+                "Ask for /releases instead.",
+                retry=5,
+            )
         self._clients[client] += 1
         self._anonymous += not has_token
         try:
@@ -95,10 +109,12 @@ class Hub:
             if (news := self._news.pop(name, None)) is not None:
                 news.set()
 
-    async def events(self, name: str, after: int, read: Read, allowed: Callable[[], bool]) -> AsyncIterator[str]:
-        """Every release after a tick, as server-sent events with heartbeats between, for as long as it is allowed. The
-        store is asked after every waking and every heartbeat: a release that is committed but was never published (the
-        commit's answer was lost) is sent, too."""
+    async def events(
+        self, name: str, after: int, read: Read, allowed: Callable[[], bool]
+    ) -> AsyncIterator[str]:
+        """Every release after a tick, as server-sent events with heartbeats between, for as long as
+        it is allowed. The store is asked after every waking and every heartbeat: a release that is
+        committed but was never published (the commit's answer was lost) is sent, too."""
         yield "retry: 2000\n: evercount\n\n"
         while not self.closing and allowed():
             news = self._news.setdefault(name, asyncio.Event())
@@ -130,7 +146,13 @@ class LiveResponse(StreamingResponse):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with self._hub.seat(self._client, self._has_token):
             if scope.get(HEAD_ONLY):
-                await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+                await send(
+                    {
+                        "type": "http.response.start",
+                        "status": self.status_code,
+                        "headers": self.raw_headers,
+                    }
+                )
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
                 return
             await super().__call__(scope, receive, send)

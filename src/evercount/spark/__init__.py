@@ -1,6 +1,7 @@
 """Beyond one machine: Spark reads and counts events, and the same engine releases them.
 
-`release_stream` follows a streaming source into a store, `release_batch` releases years of history into Parquet.
+`release_stream` follows a streaming source into a store, `release_batch` releases years of history
+into Parquet.
 """
 
 from __future__ import annotations

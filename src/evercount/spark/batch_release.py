@@ -1,4 +1,5 @@
-"""release_batch: a DataFrame of events → released rows, one vectorised run for each shard of cells."""
+"""release_batch: a DataFrame of events → released rows, one vectorised run for each shard of
+cells."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ from evercount.spark.session import (
 from evercount.store.named_events import Part, as_tick, by_tick
 
 SCHEMA = "tick bigint, start string, cell string, value double, std double, low double, high double"
-CELLS_OF_A_SHARD = 20_000  # cells of one shard where the caller does not say how many shards there are
+# cells of one shard where the caller does not say how many shards there are
+CELLS_OF_A_SHARD = 20_000
 MODES = ("error", "errorifexists", "append", "overwrite")
 EVENTS_OF_A_BLOCK = 100_000  # rows with names, and ticks, that are released together
 
@@ -62,7 +64,9 @@ class BatchOutcome:
 
     ticks: int  # ticks 1 … ticks were released
     shards: int
-    run: str  # the random public name of the run: with the operator's secret it gives the noise again, for an audit
+    # the random public name of the run: with the operator's secret it gives the noise again, for an
+    # audit
+    run: str
     guarantee: str
     bad: dict[str, int]  # rows that were left out, for each reason. For the operator only.
     table: DataFrame | None = None  # the released rows, where nothing was written
@@ -102,47 +106,56 @@ def release_batch(
     Args:
         events: a DataFrame that is not streaming, with the columns of the declaration.
         declaration: the stream; its start must be declared.
-        out: the folder that is written, or what else the format takes as a path; None for a DataFrame, which the
-            outcome then has as `table`.
+        out: the folder that is written, or what else the format takes as a path; None for a
+            DataFrame, which the outcome then has as `table`.
         format: any format of Spark's writer.
         mode: "error", "append" or "overwrite", as for Spark's writer.
         options: of Spark's writer, such as {"compression": "zstd"}.
-        until: ticks that have ended by this instant (microseconds since 1970) are released; None for now.
-        shards: into how many ranges the cells are cut; each is one task. The numbers are the same for any.
+        until: ticks that have ended by this instant (microseconds since 1970) are released; None
+            for now.
+        shards: into how many ranges the cells are cut; each is one task. The numbers are the same
+            for any.
         skip_bad: whether rows that are not events are left out instead of refused.
-        run: the name of the run; None for a random one. For audits and tests: a name serves one table of events only.
-        ledger: where the run is entered before it releases anything; a run that does not fit is refused before it
-            counts.
+        run: the name of the run; None for a random one. For audits and tests: a name serves one
+            table of events only.
+        ledger: where the run is entered before it releases anything; a run that does not fit is
+            refused before it counts.
 
     Returns:
         What was released, with the guarantee.
 
-    **Guarantee.** What one run publishes is what one `Stream` of the declaration publishes, so its guarantee holds.
-    Ticks are chosen by the clock, not by the data. A repeated or speculative task computes the same bits, and Spark
-    commits one of them. Every run is a release of its own with independent noise (`session.py`): the budgets of
-    several runs over the same events add up (`ledger`). Tests:
+    **Guarantee.** What one run publishes is what one `Stream` of the declaration publishes, so its
+    guarantee holds. Ticks are chosen by the clock, not by the data. A repeated or speculative task
+    computes the same bits, and Spark commits one of them. Every run is a release of its own with
+    independent noise (`session.py`): the budgets of several runs over the same events add up
+    (`ledger`). Tests:
     tests/contracts/test_same_table.py::test_a_batch_of_spark_publishes_the_same_table and
     tests/spark/test_batch_release.py::test_shards_do_not_change_a_bit.
 
     Raises:
         ParameterError: a parameter is outside its domain, or there is no secret in the environment.
-        InputError: a column is missing, rows are not events and may not be skipped, or Spark would shift their times.
+        InputError: a column is missing, rows are not events and may not be skipped, or Spark would
+            shift their times.
         StoreError: `out` exists, with mode "error", or cannot be written.
         BudgetExceeded: the ledger has not enough left.
     """
     check_declaration(declaration)
     if declaration.revise_for is not None:
-        raise ParameterError("a batch publishes each tick once: late = 'revise' is for release_stream")
+        raise ParameterError(
+            "a batch publishes each tick once: late = 'revise' is for release_stream"
+        )
     check_pandas()
     if mode not in MODES:
         raise ParameterError(
-            f"mode {mode!r:.40} is not one of {', '.join(MODES)} (Spark's 'ignore' would spend a budget and write "
-            "nothing)"
+            f"mode {mode!r:.40} is not one of {', '.join(MODES)} (Spark's 'ignore' would spend a "
+            "budget and write nothing)"
         )
     if declaration.schedule.start is None:
         raise ParameterError("release_batch needs the start of the stream: declare it")
     if events.isStreaming:
-        raise ParameterError("release_batch takes a table; a streaming DataFrame goes to release_stream")
+        raise ParameterError(
+            "release_batch takes a table; a streaming DataFrame goes to release_stream"
+        )
     ticks = declaration.ended(instant_of(time()) if until is None else until)
     if ticks < 1:
         first = declaration.schedule.show(declaration.closes(1))
@@ -165,7 +178,12 @@ def release_batch(
     grouped = counting.named_history if named else capped
     groups = grouped(events, declaration, ticks, ticks).persist()
     try:
-        unread = groups.where("place < 0").groupBy("place").agg(fn.sum("events").alias("events")).collect()
+        unread = (
+            groups.where("place < 0")
+            .groupBy("place")
+            .agg(fn.sum("events").alias("events"))
+            .collect()
+        )
         bad = {counting.BAD[-row["place"]]: row["events"] for row in unread}
         if not skip_bad:
             counting.refuse_bad(bad)
@@ -173,11 +191,16 @@ def release_batch(
             ledger.spend(entry, cost)
         rows = _partitioned(groups, declaration, shards)
         if named:
-            released = rows.sortWithinPartitions("place").mapInArrow(partial(_release_named, job), SCHEMA)
+            released = rows.sortWithinPartitions("place").mapInArrow(
+                partial(_release_named, job), SCHEMA
+            )
         else:
             released = rows.mapInArrow(partial(_release_shards, job), SCHEMA)
-        marked = released.withMetadata("value", {"evercount.guarantee": guarantee, "evercount.run": run})
-        # once and for all: a plan that ran again over other events would give the same noise to other counts
+        marked = released.withMetadata(
+            "value", {"evercount.guarantee": guarantee, "evercount.run": run}
+        )
+        # once and for all: a plan that ran again over other events would give the same noise to
+        # other counts
         table = marked.localCheckpoint() if out is None else None
         if out is not None:
             marked.write.format(format).mode(mode).options(**(options or {})).save(out)
@@ -196,7 +219,10 @@ def _refuse_existing(session: SparkSession, out: str) -> None:
         session.read.format("binaryFile").load(out)
     except AnalysisException:  # nothing is there
         return
-    raise StoreError(f"{out} cannot be written: it exists. Name another folder, or choose what happens to it (mode)")
+    raise StoreError(
+        f"{out} cannot be written: it exists. Name another folder, or choose what happens to it "
+        "(mode)"
+    )
 
 
 def _shards(declaration: StreamDeclaration, shards: int | None) -> int:
@@ -204,11 +230,14 @@ def _shards(declaration: StreamDeclaration, shards: int | None) -> int:
     query = declaration.query
     if shards is not None:
         check_count("shards", shards)
-    return min(query.cells, shards or -(-query.cells // CELLS_OF_A_SHARD)) if can_be_cut(query) else 1
+    return (
+        min(query.cells, shards or -(-query.cells // CELLS_OF_A_SHARD)) if can_be_cut(query) else 1
+    )
 
 
 def _partitioned(groups: DataFrame, declaration: StreamDeclaration, shards: int) -> DataFrame:
-    """The groups with their shard, one partition for each shard; every shard has at least one row, of no tick."""
+    """The groups with their shard, one partition for each shard; every shard has at least one row,
+    of no tick."""
     # the inverse of `cut_cells`: the largest number whose range begins at or before the cell
     shard = fn.expr(f"CAST(((cell + 1) * {shards} - 1) div {declaration.query.cells} AS INT)")
     counted = groups.where("place > 0").withColumn("shard", shard if shards > 1 else fn.lit(0))
@@ -220,11 +249,12 @@ def _partitioned(groups: DataFrame, declaration: StreamDeclaration, shards: int)
     return counted.unionByName(silent).repartitionById(shards, "shard")
 
 
-# -- on an executor ---------------------------------------------------------------------------------------------------
+# -- on an executor --------------------------------------------------------------------------------
 
 
 def _release_named(job: ShardJob, batches: Iterator[Any]) -> Iterator[Any]:
-    """The released rows of a query that reads ticks as a whole. Memory holds the rows of a tick, or some more."""
+    """The released rows of a query that reads ticks as a whole. Memory holds the rows of a tick, or
+    some more."""
     return _released(job, _blocks(_ticks_of(job.declaration, batches, job.ticks)))
 
 
@@ -255,17 +285,26 @@ def _blocks(ticks: Iterable[Any]) -> Iterator[TickEvents]:
         yield TickEvents(first, block)
 
 
-def _released(job: ShardJob, blocks: Iterable[TickTotals | TickEvents], part: range | None = None) -> Iterator[Any]:
-    """What a stream of these cells shows when it has released the blocks, in tables of a bounded size, as Arrow."""
+def _released(
+    job: ShardJob, blocks: Iterable[TickTotals | TickEvents], part: range | None = None
+) -> Iterator[Any]:
+    """What a stream of these cells shows when it has released the blocks, in tables of a bounded
+    size, as Arrow."""
     declaration, secret = job.declaration, run_secret(job.run)
     if proof_of(secret) != job.proof:
-        raise ParameterError("this executor and the driver have different secrets: give both the same")
+        raise ParameterError(
+            "this executor and the driver have different secrets: give both the same"
+        )
     stream, schedule = declaration.build(secret=secret, part=part, task=True), declaration.schedule
     before, made = np.empty((0, len(stream.labels))), declaration.view_postprocess
     try:
-        closed = (table for block in blocks for table in close_ticks(stream, block, schedule.starts_of))
+        closed = (
+            table for block in blocks for table in close_ticks(stream, block, schedule.starts_of)
+        )
         for table in shown_tables(stream, closed, declaration.main_view, schedule, before, made):
-            yield from arrow_table(table, arrow_schema(table, None, {}, texts=True), schedule.show).to_batches()
+            yield from arrow_table(
+                table, arrow_schema(table, None, {}, texts=True), schedule.show
+            ).to_batches()
     finally:
         stream.close()
 
@@ -275,10 +314,16 @@ def _release_shards(job: ShardJob, batches: Iterator[Any]) -> Iterator[Any]:
     received = list(batches)
     if not received:
         return
-    shard, *groups = counting.numbers(pa.Table.from_batches(received), "shard", *counting.GROUP_COLUMNS)
+    shard, *groups = counting.numbers(
+        pa.Table.from_batches(received), "shard", *counting.GROUP_COLUMNS
+    )
     every = job.declaration.query.cells
     for number in np.unique(shard).tolist():
-        tick, cell, total = counting.sums(job.declaration, [column[shard == number] for column in groups])
+        tick, cell, total = counting.sums(
+            job.declaration, [column[shard == number] for column in groups]
+        )
         part = cut_cells(every, job.shards)[number] if job.shards > 1 else None
         cells, first = (every, 0) if part is None else (len(part), part.start)
-        yield from _released(job, [TickTotals(1, job.ticks, cells, tick, cell - first, total)], part)
+        yield from _released(
+            job, [TickTotals(1, job.ticks, cells, tick, cell - first, total)], part
+        )

@@ -1,8 +1,8 @@
 """Counting in Spark: rows of a DataFrame → events → what each tick adds to each cell, in the JVM.
 
-What an event is, and which rows are none and why, is the rule of files (`files/event_sql.py`), most of it by the same
-SQL. What Spark writes otherwise is here: how a column becomes a text, a number or an instant. No expression depends on
-the session's time zone.
+What an event is, and which rows are none and why, is the rule of files (`files/event_sql.py`), most
+of it by the same SQL. What Spark writes otherwise is here: how a column becomes a text, a number or
+an instant. No expression depends on the session's time zone.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ NAMES_AT_A_TIME = 1_000_000  # rows with names that the driver reads together; a
 TOO_FAR = max(event_sql.REASONS) + 1
 BAD = {**event_sql.REASONS, TOO_FAR: "a time too many ticks ahead of the open one"}
 VALUE_TEXT = r"[+-]?(\d+([.]\d*)?|[.]\d+)([eE][+-]?\d+)?"
-USUAL_KEY = r"[!-~](?:[ -~]{0,198}[!-~])?"  # keys that are legal by their looks: `queries.discovered_keys`
+# keys that are legal by their looks: `queries.discovered_keys`
+USUAL_KEY = r"[!-~](?:[ -~]{0,198}[!-~])?"
 WALL_TYPES = (types.StringType, types.TimestampNTZType, types.DateType)
 NUMBER_TYPES = (types.IntegerType, types.LongType, types.FloatType, types.DoubleType)
 KEY_TYPES = (types.StringType, types.ByteType, types.ShortType, types.IntegerType, types.LongType)
@@ -49,7 +50,8 @@ class CountedEvents(Counted):
     """What the rows of one DataFrame add up to. Secret."""
 
     kept: DataFrame | None = None  # what `named` comes from; Spark keeps it until `forget`
-    bad: dict[str, int] = field(default_factory=dict)  # the number of rows that are not events, for each reason
+    # the number of rows that are not events, for each reason
+    bad: dict[str, int] = field(default_factory=dict)
     rows: int = 0  # all rows, the ignored ones too
 
     def forget(self) -> None:
@@ -60,8 +62,8 @@ class CountedEvents(Counted):
 def count_placed(rows: DataFrame, declaration: StreamDeclaration) -> CountedEvents:
     """Add up rows of `place_events`, which may be a micro-batch of a stream of them.
 
-    **Guarantee.** One row adds to one cell of one tick, by its own time, key and value alone: the promise of
-    `files.count_rows.count`, with the same rules. Test:
+    **Guarantee.** One row adds to one cell of one tick, by its own time, key and value alone: the
+    promise of `files.count_rows.count`, with the same rules. Test:
     tests/spark/test_count_events.py::test_spark_and_the_file_door_agree_row_by_row.
     """
     users, names = brings(declaration)
@@ -71,12 +73,17 @@ def count_placed(rows: DataFrame, declaration: StreamDeclaration) -> CountedEven
         return _count_users(with_legal_keys(rows, declaration), declaration)
     groups = numbers(group_placed(rows).toArrow(), *GROUP_COLUMNS)
     place, _, events, _ = groups
-    bad = {BAD[-int(reason)]: int(events[place == reason].sum()) for reason in np.unique(place[place < 0])}
+    bad = {
+        BAD[-int(reason)]: int(events[place == reason].sum())
+        for reason in np.unique(place[place < 0])
+    }
     totals = TickTotals.of(declaration.query.cells, *sums(declaration, groups))
     return CountedEvents(totals, bad=bad, rows=int(events.sum()))
 
 
-def sums(declaration: StreamDeclaration, groups: Sequence[IntArray]) -> tuple[IntArray, IntArray, IntArray]:
+def sums(
+    declaration: StreamDeclaration, groups: Sequence[IntArray]
+) -> tuple[IntArray, IntArray, IntArray]:
     """Ticks, cells and totals of the groups that are events, in order."""
     place, cell, _, _ = groups
     order = np.lexsort((cell, place))
@@ -100,17 +107,26 @@ def _count_users(rows: DataFrame, declaration: StreamDeclaration) -> CountedEven
     tick, time, order, units = numbers(events, "place", "us", "o", "units")
     users = UserEvents(tick, names, time, order, cell, units, at, keys)
     bad = {text: int(found[str(reason)]) for reason, text in BAD.items() if found[str(reason)]}
-    return CountedEvents(TickTotals.none(declaration.query.cells), users, bad=bad, rows=int(found["rows"]))
+    return CountedEvents(
+        TickTotals.none(declaration.query.cells), users, bad=bad, rows=int(found["rows"])
+    )
 
 
 def _count_named(groups: DataFrame, declaration: StreamDeclaration) -> CountedEvents:
-    """Rows with names go to the driver some ticks at a time, in the order of ticks: one tick, or a bounded number."""
+    """Rows with names go to the driver some ticks at a time, in the order of ticks: one tick, or a
+    bounded number."""
     groups = groups.persist()
-    sizes = groups.groupBy("place").agg(fn.count(fn.lit(1)).alias("groups"), fn.sum("events").alias("rows")).collect()
+    sizes = (
+        groups.groupBy("place")
+        .agg(fn.count(fn.lit(1)).alias("groups"), fn.sum("events").alias("rows"))
+        .collect()
+    )
     bad = {BAD[-row["place"]]: int(row["rows"]) for row in sizes if (row["place"] or 0) < 0}
     ticks = sorted((row["place"], row["groups"]) for row in sizes if (row["place"] or 0) > 0)
     rows = sum(int(row["rows"]) for row in sizes)
-    return CountedEvents(TickTotals.none(declaration.query.cells), None, _parts(groups, ticks), groups, bad, rows)
+    return CountedEvents(
+        TickTotals.none(declaration.query.cells), None, _parts(groups, ticks), groups, bad, rows
+    )
 
 
 def _parts(groups: DataFrame, ticks: list[tuple[int, int]]) -> Iterator[NamedEvents]:
@@ -125,7 +141,9 @@ def _parts(groups: DataFrame, ticks: list[tuple[int, int]]) -> Iterator[NamedEve
 
 
 def named_rows(part: Any) -> NamedEvents:
-    columns = [name for name in part.schema.names if name not in ("shard", "place", "name", "events")]
+    columns = [
+        name for name in part.schema.names if name not in ("shard", "place", "name", "events")
+    ]
     place, *more = numbers(part, "place", *columns)
     return NamedEvents(place, part.column("name").to_pylist(), np.stack(more, axis=1))
 
@@ -145,48 +163,68 @@ def refuse_bad(bad: dict[str, int]) -> None:
     if bad:
         reasons = "; ".join(f"{number} × {reason}" for reason, number in bad.items())
         raise InputError(
-            f"rows that are not events: {reasons}. None were counted; fix the source, or leave such rows out with "
-            "skip_bad (--skip-bad)"
+            f"rows that are not events: {reasons}. None were counted; fix the source, or leave "
+            "such rows out with skip_bad (--skip-bad)"
         )
 
 
-# -- from rows to groups ----------------------------------------------------------------------------------------------
+# -- from rows to groups ---------------------------------------------------------------------------
 
 
-def group_events(events: DataFrame, declaration: StreamDeclaration, last: int, horizon: int | None) -> DataFrame:
-    """One row for each (place, cell) with the number of its events and the sum of their values in grid units."""
+def group_events(
+    events: DataFrame, declaration: StreamDeclaration, last: int, horizon: int | None
+) -> DataFrame:
+    """One row for each (place, cell) with the number of its events and the sum of their values in
+    grid units."""
     return group_placed(place_events(events, declaration, last, horizon))
 
 
 def group_placed(rows: DataFrame) -> DataFrame:
     units = fn.coalesce(fn.sum("units"), fn.lit(0))
-    return rows.groupBy("place", "cell").agg(fn.count(fn.lit(1)).alias("events"), units.cast("long").alias("units"))
+    return rows.groupBy("place", "cell").agg(
+        fn.count(fn.lit(1)).alias("events"), units.cast("long").alias("units")
+    )
 
 
 def named_groups(rows: DataFrame, declaration: StreamDeclaration) -> DataFrame:
-    """One row for each (place, name): place, name, the numbers of `NamedEvents`, and events, the number of rows. Users
-    that are counted have a row for each key; of several events in a tick the first one is taken."""
+    """One row for each (place, name): place, name, the numbers of `NamedEvents`, and events, the
+    number of rows. Users that are counted have a row for each key; of several events in a tick the
+    first one is taken."""
     number = fn.count(fn.lit(1)).alias("events")
     if declaration.query.people is None:
         groups = with_legal_keys(rows.groupBy("place", "k").agg(number), declaration)
-        return groups.select("place", fn.col("k").alias("name"), fn.col("events").alias("number"), "events")
+        return groups.select(
+            "place", fn.col("k").alias("name"), fn.col("events").alias("number"), "events"
+        )
     good = fn.col("place") > 0
     if columns_of(declaration).order is None:  # then it does not matter
         rows = rows.withColumns({"us": fn.lit(0).cast("long"), "o": fn.lit(0).cast("long")})
-    name, cell = (fn.when(good, fn.col(column)).alias(alias) for column, alias in (("who", "name"), ("cell", "cell")))
+    name, cell = (
+        fn.when(good, fn.col(column)).alias(alias)
+        for column, alias in (("who", "name"), ("cell", "cell"))
+    )
     first = fn.min(fn.struct("us", "o")).alias("first")
     groups = rows.groupBy("place", name, cell).agg(first, number)
     return groups.select("place", "name", "cell", "first.us", "first.o", "events")
 
 
-def named_history(events: DataFrame, declaration: StreamDeclaration, last: int, horizon: int | None) -> DataFrame:
-    """`named_groups` of a whole table. Who is counted once and for all has the first row of each key only."""
+def named_history(
+    events: DataFrame, declaration: StreamDeclaration, last: int, horizon: int | None
+) -> DataFrame:
+    """`named_groups` of a whole table. Who is counted once and for all has the first row of each
+    key only."""
     query = declaration.query
     if query.people is None and declaration.budget.unit == "user":
         capped = capped_groups(events, declaration, last, horizon)
-        return capped.select("place", fn.col("k").alias("name"), fn.col("events").alias("number"), "events")
+        return capped.select(
+            "place", fn.col("k").alias("name"), fn.col("events").alias("number"), "events"
+        )
     groups = named_groups(place_events(events, declaration, last, horizon), declaration)
-    if query.people is None or query.people.each_tick or declaration.budget.caps != (None, None, None):
+    if (
+        query.people is None
+        or query.people.each_tick
+        or declaration.budget.caps != (None, None, None)
+    ):
         return groups
     good, columns = groups.where("place > 0"), ("place", "us", "o")
     first = good.groupBy("name", "cell").agg(
@@ -197,12 +235,15 @@ def named_history(events: DataFrame, declaration: StreamDeclaration, last: int, 
     )
 
 
-def capped_groups(events: DataFrame, declaration: StreamDeclaration, last: int, horizon: int | None) -> DataFrame:
+def capped_groups(
+    events: DataFrame, declaration: StreamDeclaration, last: int, horizon: int | None
+) -> DataFrame:
     """As `group_events`, for what the caps leave of the events of each user, over a whole history.
 
-    **Guarantee.** The rule of `named_events.cap_ticks` of the store, for all ticks at once. What earlier ticks of a
-    period have used up is the sum of their events within `max_per_tick`: below `max_events` it is what they counted,
-    above it no room is left either way. Proof: `queries/user_cap.proof.md`, Lemma 1. Test:
+    **Guarantee.** The rule of `named_events.cap_ticks` of the store, for all ticks at once. What
+    earlier ticks of a period have used up is the sum of their events within `max_per_tick`: below
+    `max_events` it is what they counted, above it no room is left either way. Proof:
+    `queries/user_cap.proof.md`, Lemma 1. Test:
     tests/contracts/test_same_table.py::test_a_batch_of_spark_publishes_the_same_table.
     """
     budget, schedule = declaration.budget, declaration.schedule
@@ -214,7 +255,9 @@ def capped_groups(events: DataFrame, declaration: StreamDeclaration, last: int, 
     )
     tick = Window.partitionBy("good", "who", "place").orderBy("us", "o")
     period = Window.partitionBy("good", "who", "period").orderBy("place")
-    rows = rows.withColumns({"turn": fn.count(fn.lit(1)).over(tick), "number": fn.row_number().over(tick)})
+    rows = rows.withColumns(
+        {"turn": fn.count(fn.lit(1)).over(tick), "number": fn.row_number().over(tick)}
+    )
     rules = []
     if each is not None:
         rules.append(f"turn <= {each}")
@@ -229,22 +272,29 @@ def capped_groups(events: DataFrame, declaration: StreamDeclaration, last: int, 
     kept = rows.where(f"NOT good OR ({' AND '.join(rules)})")
     cell = "cell" if declaration.query.discovery is None else "k"
     place_cell = ("place", fn.when(fn.col("place") > 0, fn.col(cell)).alias(cell))
-    return kept.groupBy(*place_cell).agg(fn.count(fn.lit(1)).alias("events"), fn.sum("units").alias("units"))
+    return kept.groupBy(*place_cell).agg(
+        fn.count(fn.lit(1)).alias("events"), fn.sum("units").alias("units")
+    )
 
 
-# -- from rows to events -----------------------------------------------------------------------------------------------
+# -- from rows to events ---------------------------------------------------------------------------
 
 
-def place_events(events: DataFrame, declaration: StreamDeclaration, last: int, horizon: int | None) -> DataFrame:
-    """One row for each row of a table or of a stream: place, cell, units, and where users are named who, us and o.
+def place_events(
+    events: DataFrame, declaration: StreamDeclaration, last: int, horizon: int | None
+) -> DataFrame:
+    """One row for each row of a table or of a stream: place, cell, units, and where users are named
+    who, us and o.
 
-    place is a tick, −reason for rows that are not events, NULL after the horizon. A row finds its cell by a join that
-    every task does by itself: what is shuffled later has numbers, not texts. Keys that nobody listed are in k instead
-    of cell. Nothing is filtered here: Spark would copy the expressions into the condition once for each use, which
-    grows beyond all bounds for calendars with many clock changes.
+    place is a tick, −reason for rows that are not events, NULL after the horizon. A row finds its
+    cell by a join that every task does by itself: what is shuffled later has numbers, not texts.
+    Keys that nobody listed are in k instead of cell. Nothing is filtered here: Spark would copy the
+    expressions into the condition once for each use, which grows beyond all bounds for calendars
+    with many clock changes.
     """
     columns, schedule, query = columns_of(declaration), declaration.schedule, declaration.query
-    # two days more than the last tick: wall times differ from instants by less, and Spark is slow with long expressions
+    # two days more than the last tick: wall times differ from instants by less, and Spark is slow
+    # with long expressions
     until = schedule.start_of(min(last, horizon or last) + 1) + 2 * times.UNITS["d"]
     events = _typed(events)
     kind, time = check_columns(events, declaration), _column(columns.time)
@@ -252,10 +302,20 @@ def place_events(events: DataFrame, declaration: StreamDeclaration, last: int, h
     rows = events.select(
         time.alias("t"),
         *instants(time, kind, columns.time),
-        fn.expr(event_sql.key_sql(columns, keys, "octet_length") or "CAST(NULL AS STRING)").alias("k"),
-        (_number(events, columns.value, *VALUES) if columns.value else fn.lit(None).cast("double")).alias("v"),
-        fn.expr(_key(events, columns.user) if columns.user else "CAST(NULL AS STRING)").alias("who"),
-        (_number(events, columns.order, *ORDERS) if columns.order else fn.lit(None).cast("long")).alias("o"),
+        fn.expr(event_sql.key_sql(columns, keys, "octet_length") or "CAST(NULL AS STRING)").alias(
+            "k"
+        ),
+        (
+            _number(events, columns.value, *VALUES)
+            if columns.value
+            else fn.lit(None).cast("double")
+        ).alias("v"),
+        fn.expr(_key(events, columns.user) if columns.user else "CAST(NULL AS STRING)").alias(
+            "who"
+        ),
+        (
+            _number(events, columns.order, *ORDERS) if columns.order else fn.lit(None).cast("long")
+        ).alias("o"),
     )
     unlisted = query.discovery is not None
     if is_keyed(declaration) and not unlisted:
@@ -263,14 +323,23 @@ def place_events(events: DataFrame, declaration: StreamDeclaration, last: int, h
         listed = list(rows_of(query).keys[0])
         table = pa.table({"k": listed, "listed": np.arange(len(listed))})
         rows = rows.join(fn.broadcast(rows.sparkSession.createDataFrame(table)), "k", "left")
-    rows = rows.withColumn("cell", fn.expr("0" if unlisted else event_sql.cell_sql(declaration, "listed")).cast("long"))
+    rows = rows.withColumn(
+        "cell", fn.expr("0" if unlisted else event_sql.cell_sql(declaration, "listed")).cast("long")
+    )
     # step by step, so that Spark works each out once for each row and not for each use
     rows = rows.withColumns({name: within(fn.col(name)) for name in ("wall", "exact")})
-    # the zone's clock changes are a long expression: it is left out where no time can be a wall time
-    us = f"coalesce(exact, {schedule.sql_instant('wall', until)})" if isinstance(kind, WALL_TYPES) else "exact"
+    # the zone's clock changes are a long expression: it is left out where no time can be a wall
+    # time
+    us = (
+        f"coalesce(exact, {schedule.sql_instant('wall', until)})"
+        if isinstance(kind, WALL_TYPES)
+        else "exact"
+    )
     units = event_sql.units_sql(declaration, "rint({})")
     rows = rows.withColumns({"us": fn.expr(us), "units": fn.expr(units).cast("long")})
-    rows = rows.withColumn("reason", fn.expr(event_sql.reason_sql(declaration, "false", "NOT is_valid_utf8(who)")))
+    rows = rows.withColumn(
+        "reason", fn.expr(event_sql.reason_sql(declaration, "false", "NOT is_valid_utf8(who)"))
+    )
     place = fn.when(fn.col("reason") > 0, -fn.col("reason"))
     if horizon is not None:
         place = place.when(fn.col("us") >= schedule.start_of(horizon + 1), None)
@@ -282,9 +351,10 @@ def place_events(events: DataFrame, declaration: StreamDeclaration, last: int, h
 
 
 def with_legal_keys(rows: DataFrame, declaration: StreamDeclaration) -> DataFrame:
-    """Rows whose k is the key as it is counted; a row whose key is not legal is not an event. The usual keys are told
-    from others in the JVM. Others go through the rule itself in Python, on the executors: Java's Unicode has another
-    version, and a key must be legal in every door or in none."""
+    """Rows whose k is the key as it is counted; a row whose key is not legal is not an event. The
+    usual keys are told from others in the JVM. Others go through the rule itself in Python, on the
+    executors: Java's Unicode has another version, and a key must be legal in every door or in
+    none."""
     found, k = declaration.query.discovery, fn.col("k")
     if found is None:
         return rows
@@ -307,7 +377,11 @@ def with_legal_keys(rows: DataFrame, declaration: StreamDeclaration) -> DataFram
 def _typed(events: DataFrame) -> DataFrame:
     """The table; a column that holds nothing, and so has no type, is one of texts."""
     untyped = [field.name for field in events.schema if isinstance(field.dataType, types.NullType)]
-    return events.withColumns({name: _column(name).cast("string") for name in untyped}) if untyped else events
+    return (
+        events.withColumns({name: _column(name).cast("string") for name in untyped})
+        if untyped
+        else events
+    )
 
 
 def _quoted(name: str) -> str:
@@ -340,16 +414,20 @@ def _number(events: DataFrame, name: str, kind: str, pattern: str, legal: Any, w
     return column.cast(kind)
 
 
-# -- times ------------------------------------------------------------------------------------------------------------
+# -- times -----------------------------------------------------------------------------------------
 
 
 def instants(time: Column, kind: types.DataType, name: str) -> tuple[Column, Column]:
-    """`wall` for a time without an offset, `exact` for one with it, in microseconds; NULL for what is not a time."""
+    """`wall` for a time without an offset, `exact` for one with it, in microseconds; NULL for what
+    is not a time."""
     wall = exact = fn.lit(None).cast("long")
     seconds = fn.expr(event_sql.epoch_sql(_quoted(name), "rint({})"))
     if isinstance(kind, types.StringType):
         wall = fn.when(matches(time, times.WALL_PATTERN), _wall(time.try_cast("timestamp_ntz")))
-        exact = fn.when(matches(time, times.INSTANT_PATTERN), fn.unix_micros(_spelled_out(time).try_cast("timestamp")))
+        exact = fn.when(
+            matches(time, times.INSTANT_PATTERN),
+            fn.unix_micros(_spelled_out(time).try_cast("timestamp")),
+        )
         exact = exact.when(matches(time, times.NUMBER_PATTERN), seconds)
     elif isinstance(kind, types.TimestampType):
         exact = fn.unix_micros(time)
@@ -361,8 +439,8 @@ def instants(time: Column, kind: types.DataType, name: str) -> tuple[Column, Col
         exact = seconds
     else:
         raise InputError(
-            f"the column {name!r} is of type {kind.simpleString()}; a time is a TIMESTAMP, a DATE, a string in ISO "
-            "8601 or a number of seconds since 1970"
+            f"the column {name!r} is of type {kind.simpleString()}; a time is a TIMESTAMP, a DATE, "
+            "a string in ISO 8601 or a number of seconds since 1970"
         )
     return wall.alias("wall"), exact.alias("exact")
 
@@ -383,6 +461,8 @@ def _spelled_out(time: Column) -> Column:
 
 
 def _wall(moment: Column) -> Column:
-    """Microseconds of a wall time. The difference of two times without a zone is the same in every session's zone."""
-    epoch = fn.expr("TIMESTAMP_NTZ'1970-01-01 00:00:00'")  # a literal from Python would be a time of the session's zone
+    """Microseconds of a wall time. The difference of two times without a zone is the same in every
+    session's zone."""
+    # a literal from Python would be a time of the session's zone
+    epoch = fn.expr("TIMESTAMP_NTZ'1970-01-01 00:00:00'")
     return fn.call_function("div", moment - epoch, fn.lit(timedelta(microseconds=1)))

@@ -1,7 +1,8 @@
-"""What a Spark session must have: Java, pandas, the secret of a batch, and readers that skip and shift nothing.
+"""What a Spark session must have: Java, pandas, the secret of a batch, and readers that skip and
+shift nothing.
 
-The secret never travels with a job: driver and executors compute it for themselves. Readers of files that would leave
-out files or rows, or shift times, without a word are refused.
+The secret never travels with a job: driver and executors compute it for themselves. Readers of
+files that would leave out files or rows, or shift times, without a word are refused.
 """
 
 from __future__ import annotations
@@ -40,17 +41,19 @@ def root_secret() -> Secret:
         return Secret.from_hex((text or "").strip())
     except ValueError:
         raise ParameterError(
-            f"the driver and every executor need {FILE_VARIABLE} (a file) or {VARIABLE} in their environment, with 64 "
-            "hexadecimal digits (`openssl rand -hex 32`): the secret of the noise never travels with a job"
+            f"the driver and every executor need {FILE_VARIABLE} (a file) or {VARIABLE} in their "
+            "environment, with 64 hexadecimal digits (`openssl rand -hex 32`): the secret of the "
+            "noise never travels with a job"
         ) from None
 
 
 def run_secret(run: str) -> Secret:
     """The secret of one run.
 
-    **Guarantee.** Runs with different names have independent noise, if keyed BLAKE2b is a pseudorandom function; so a
-    job that is started again publishes no difference of two data sets, and its budget adds to that of the first. Every
-    task of one run computes the same secret. Test: tests/spark/test_batch_release.py::test_two_runs_are_independent.
+    **Guarantee.** Runs with different names have independent noise, if keyed BLAKE2b is a
+    pseudorandom function; so a job that is started again publishes no difference of two data sets,
+    and its budget adds to that of the first. Every task of one run computes the same secret. Test:
+    tests/spark/test_batch_release.py::test_two_runs_are_independent.
     """
     return root_secret().derive(f"evercount/spark/run/{run}")
 
@@ -61,14 +64,16 @@ def proof_of(secret: Secret) -> str:
 
 
 OLDEST_JAVA = 17
-NAMED = re.compile(r"\[[A-Z0-9_.]+\] .*")  # from the name of Spark's error on, as in [FAILED_READ_FILE.NO_HINT]
+# from the name of Spark's error on, as in [FAILED_READ_FILE.NO_HINT]
+NAMED = re.compile(r"\[[A-Z0-9_.]+\] .*")
 
 
 def open_session(master: str | None = None, name: str = "evercount") -> SparkSession:
     """The running session, or a new one.
 
     Args:
-        master: where Spark runs, such as local[2]; None for what spark-submit or the configuration says.
+        master: where Spark runs, such as local[2]; None for what spark-submit or the configuration
+            says.
         name: shown in Spark's own pages.
 
     Returns:
@@ -86,15 +91,20 @@ def open_session(master: str | None = None, name: str = "evercount") -> SparkSes
     try:
         return builder.getOrCreate()
     except (PySparkException, RuntimeError, OSError) as error:
-        raise EvercountError(f"Spark does not start: {str(error).strip().splitlines()[0][:200]}") from None
+        raise EvercountError(
+            f"Spark does not start: {str(error).strip().splitlines()[0][:200]}"
+        ) from None
 
 
 def check_java() -> None:
-    """Refuse with a clear message before Spark fails with an unclear one. Most Javas have a file `release` with their
-    version."""
+    """Refuse with a clear message before Spark fails with an unclear one. Most Javas have a file
+    `release` with their version."""
     home = os.environ.get("JAVA_HOME")
     java = Path(home) / "bin" / "java" if home else shutil.which("java")
-    remedy = f"install Java {OLDEST_JAVA} or newer (Debian: apt install openjdk-17-jre-headless), or set JAVA_HOME"
+    remedy = (
+        f"install Java {OLDEST_JAVA} or newer (Debian: apt install openjdk-17-jre-headless), or "
+        "set JAVA_HOME"
+    )
     if java is None or not Path(java).exists():
         where = f"JAVA_HOME={home} has no bin/java" if home else "no java is on the PATH"
         raise ParameterError(f"Spark needs Java, and {where}: {remedy}")
@@ -102,7 +112,9 @@ def check_java() -> None:
         text = (Path(java).resolve().parents[1] / "release").read_text(encoding="utf-8")
         major = re.search(r'^JAVA_VERSION="(?:1\.)?(\d+)', text, re.MULTILINE)
         if major is not None and int(major[1]) < OLDEST_JAVA:
-            raise ParameterError(f"Spark needs Java {OLDEST_JAVA}, and {java} is Java {major[1]}: {remedy}")
+            raise ParameterError(
+                f"Spark needs Java {OLDEST_JAVA}, and {java} is Java {major[1]}: {remedy}"
+            )
 
 
 def check_pandas() -> None:
@@ -111,11 +123,14 @@ def check_pandas() -> None:
     except PackageNotFoundError as error:
         raise MissingExtra("Spark's Arrow functions", "spark") from error
     if int(installed.split(".")[0]) >= 3:
-        raise ParameterError(f"Spark needs pandas below 3, this is {installed}: pip install 'pandas<3'")
+        raise ParameterError(
+            f"Spark needs pandas below 3, this is {installed}: pip install 'pandas<3'"
+        )
 
 
 def first_line(error: BaseException) -> str:
-    """What Spark says, without its stack: our own error on an executor, else a named one, else the first line."""
+    """What Spark says, without its stack: our own error on an executor, else a named one, else the
+    first line."""
     lines = str(error).strip().splitlines()
     ours = [line.split(": ", 1)[-1] for line in lines if line.startswith("evercount.errors.")]
     named = [found[0] for line in lines if (found := NAMED.search(line))]
@@ -149,10 +164,15 @@ def file_sources(events: DataFrame) -> Iterator[FileSource]:
         if kind == "StreamingRelation" and leaf.sourceName().startswith("FileSource["):
             source = leaf.dataSource()
             yield FileSource(source.className(), dict(as_java(source.options())), schema)
-        elif kind == "LogicalRelation" and leaf.relation().getClass().getSimpleName() == "HadoopFsRelation":
+        elif (
+            kind == "LogicalRelation"
+            and leaf.relation().getClass().getSimpleName() == "HadoopFsRelation"
+        ):
             relation: Any = leaf.relation()
             options = dict(as_java(relation.options()))
-            yield FileSource(relation.fileFormat().toString(), options, schema, tuple(relation.inputFiles()))
+            yield FileSource(
+                relation.fileFormat().toString(), options, schema, tuple(relation.inputFiles())
+            )
 
 
 def check_declaration(declaration: StreamDeclaration) -> None:
@@ -160,16 +180,17 @@ def check_declaration(declaration: StreamDeclaration) -> None:
     check_fed(declaration, "Spark")
     if declaration.carry_caps:
         raise ParameterError(
-            "carry_caps is for `evercount release` with a state file: Spark hands no caps on from one stream to the "
-            "next. Omit it; budgets of streams over the same persons then add up"
+            "carry_caps is for `evercount release` with a state file: Spark hands no caps on from "
+            "one stream to the next. Omit it; budgets of streams over the same persons then add up"
         )
     columns, people = columns_of(declaration), declaration.query.people
     ordered = declaration.budget.unit == "user" if people is None else people.order_matters
     if ordered and columns.order is None:
         raise ParameterError(
-            f"{declaration.query.name!r} counts the first events of each user, and Spark's rows have no order: name a "
-            "column of whole numbers that orders the events of one user at one time (columns.order), or use `evercount "
-            "release`, which takes rows in the order of the file"
+            f"{declaration.query.name!r} counts the first events of each user, and Spark's rows "
+            "have no order: name a column of whole numbers that orders the events of one user at "
+            "one time (columns.order), or use `evercount release`, which takes rows in the order "
+            "of the file"
         )
 
 
@@ -184,14 +205,16 @@ def check_source(events: DataFrame, declaration: StreamDeclaration) -> None:
         parsed = any(isinstance(field.dataType, types.TimestampType) for field in source.schema)
         if text and parsed and isinstance(time, types.TimestampType):
             raise ParameterError(
-                f"Spark reads a TIMESTAMP from {source.form.upper()} in the session's time zone where the text has no "
-                "offset, and the declaration has its own zone: give the time as string in the schema, such as "
-                "'ts string'. Texts in ISO 8601 are then read in the declared zone"
+                f"Spark reads a TIMESTAMP from {source.form.upper()} in the session's time zone "
+                "where the text has no offset, and the declaration has its own zone: give the time "
+                "as string in the schema, such as 'ts string'. Texts in ISO 8601 are then read in "
+                "the declared zone"
             )
         if events.isStreaming and "maxfileage" not in map(str.lower, source.options):
             raise ParameterError(
-                "Spark silently skips files that are more than 7 days older than the newest it has seen: give "
-                f"the reader the option maxFileAge, such as .option('maxFileAge', '{EVERY_AGE}') for files of every age"
+                "Spark silently skips files that are more than 7 days older than the newest it has "
+                "seen: give the reader the option maxFileAge, such as .option('maxFileAge', "
+                f"'{EVERY_AGE}') for files of every age"
             )
 
 
@@ -203,8 +226,9 @@ def refuse_skipping(options: Mapping[str, str]) -> None:
         found.append("mode DROPMALFORMED")
     if found:
         raise ParameterError(
-            f"Spark would silently leave out what it cannot read ({found[0]}): remove the option. Unreadable "
-            "rows are then reported, and left out with a count if you allow it (skip_bad, --skip-bad)"
+            f"Spark would silently leave out what it cannot read ({found[0]}): remove the option. "
+            "Unreadable rows are then reported, and left out with a count if you allow it "
+            "(skip_bad, --skip-bad)"
         )
 
 
@@ -213,36 +237,52 @@ def check_columns(events: DataFrame, declaration: StreamDeclaration) -> types.Da
     columns = columns_of(declaration)
     missing = [name for name in columns.used if name not in events.columns]
     if missing:
-        raise InputError(f"the events have no column {missing[0]!r}; their columns are {', '.join(events.columns)}")
+        raise InputError(
+            f"the events have no column {missing[0]!r}; their columns are "
+            f"{', '.join(events.columns)}"
+        )
     return events.schema[columns.time].dataType
 
 
-def check_parquet_times(events: DataFrame, declaration: StreamDeclaration, files: Sequence[str] = ()) -> None:
-    """Refuse Parquet files whose times have a zone where the schema says none, or the other way round. Spark takes
-    either as the other in UTC, so nothing is wrong where that is the declared zone. `files` are those of a micro-batch;
-    else all are looked at."""
+def check_parquet_times(
+    events: DataFrame, declaration: StreamDeclaration, files: Sequence[str] = ()
+) -> None:
+    """Refuse Parquet files whose times have a zone where the schema says none, or the other way
+    round. Spark takes either as the other in UTC, so nothing is wrong where that is the declared
+    zone. `files` are those of a micro-batch; else all are looked at."""
     if declaration.schedule.zone == "UTC":
         return
     for source in file_sources(events):
-        told = {field.name: field.dataType for field in source.schema if isinstance(field.dataType, TIMESTAMPS)}
+        told = {
+            field.name: field.dataType
+            for field in source.schema
+            if isinstance(field.dataType, TIMESTAMPS)
+        }
         if "parquet" not in source.form.lower() or not told:
             continue
         paths = list(files or source.files)
-        options = {name: value for name, value in source.options.items() if not paths or name != "path"}
+        options = {
+            name: value for name, value in source.options.items() if not paths or name != "path"
+        }
         reader = events.sparkSession.read.format("parquet").options(**options, mergeSchema="true")
         try:
-            found = reader.load(paths or None).schema  # as the files themselves say; they must agree
+            # as the files themselves say; they must agree
+            found = reader.load(paths or None).schema
         except AnalysisException:  # no file is left
             continue
         except (PySparkException, Py4JError) as error:
             raise InputError(
-                f"the Parquet files cannot be read together: {first_line(error)} Where some have times with a zone and "
-                "others without, Spark would shift one kind: read them separately"
+                f"the Parquet files cannot be read together: {first_line(error)} Where some have "
+                "times with a zone and others without, Spark would shift one kind: read them "
+                "separately"
             ) from None
         for field in found:
-            if isinstance(field.dataType, TIMESTAMPS) and told.get(field.name, field.dataType) != field.dataType:
+            if (
+                isinstance(field.dataType, TIMESTAMPS)
+                and told.get(field.name, field.dataType) != field.dataType
+            ):
                 raise InputError(
-                    f"the files have {field.name!r} as {field.dataType.simpleString()}, and the schema says "
-                    f"{told[field.name].simpleString()}: Spark would shift the times. Write "
-                    f"'{field.name} {field.dataType.simpleString()}' in the schema"
+                    f"the files have {field.name!r} as {field.dataType.simpleString()}, and the "
+                    f"schema says {told[field.name].simpleString()}: Spark would shift the times. "
+                    f"Write '{field.name} {field.dataType.simpleString()}' in the schema"
                 )

@@ -1,9 +1,10 @@
 """release_stream: a streaming DataFrame → totals in the store → due ticks released, exactly once.
 
-One round reads all that the source has (`availableNow`), micro-batch after micro-batch, and then closes the ticks that
-had ended when the round began. So a tick is closed only after everything that the source held at its end was counted,
-also after days without a run, and quiet ticks are closed like all others. Spark keeps no state: which tick is open,
-closed or late is decided by the declaration alone.
+One round reads all that the source has (`availableNow`), micro-batch after micro-batch, and then
+closes the ticks that had ended when the round began. So a tick is closed only after everything that
+the source held at its end was counted, also after days without a run, and quiet ticks are closed
+like all others. Spark keeps no state: which tick is open, closed or late is decided by the
+declaration alone.
 """
 
 from __future__ import annotations
@@ -31,7 +32,13 @@ from evercount.declarations.schedule import instant_of
 from evercount.errors import Conflict, EvercountError, InputError, ParameterError, StoreError
 from evercount.files.published import append_new, open_lake
 from evercount.spark.count_events import count_placed, place_events, refuse_bad
-from evercount.spark.session import check_declaration, check_pandas, check_parquet_times, check_source, first_line
+from evercount.spark.session import (
+    check_declaration,
+    check_pandas,
+    check_parquet_times,
+    check_source,
+    first_line,
+)
 from evercount.store import Store, key_from_environment
 from evercount.store.accept_totals import FedStream
 from evercount.store.closing_ticks import Run, ShardWork, close_shard
@@ -60,9 +67,12 @@ class StreamOutcome:
 
 
 def append_released(store: Store, name: str, lake: str) -> int:
-    """Append what a stream shows to a Delta or Iceberg table that lacks it: `files/published.py`."""
+    """Append what a stream shows to a Delta or Iceberg table that lacks it:
+    `files/published.py`."""
     stored, tables = store.tables_of(name)
-    return append_new(lake, name, tables, stored.declaration.schedule, store.streams[name].guarantee)
+    return append_new(
+        lake, name, tables, stored.declaration.schedule, store.streams[name].guarantee
+    )
 
 
 def release_stream(
@@ -81,52 +91,64 @@ def release_stream(
     """Count all that the source has now, then release the ticks that have ended.
 
     Args:
-        events: a streaming DataFrame with the columns of the declaration. A reader of files must have the option
-            maxFileAge, and give times in texts (JSON, CSV) as string.
+        events: a streaming DataFrame with the columns of the declaration. A reader of files must
+            have the option maxFileAge, and give times in texts (JSON, CSV) as string.
         declaration: the stream, the same as for every other interface.
         store: an open store, or its place: an SQLite file or a PostgreSQL URL.
-        checkpoint: the folder in which Spark keeps what it has read. One checkpoint serves one stream.
+        checkpoint: the folder in which Spark keeps what it has read. One checkpoint serves one
+            stream.
         clock: the instant now.
-        shards: into how many ranges the cells of a new stream are cut; executors then close them, each by itself. The
-            numbers are the same for any. None: the driver closes the ticks, or what the store knows of the stream.
+        shards: into how many ranges the cells of a new stream are cut; executors then close them,
+            each by itself. The numbers are the same for any. None: the driver closes the ticks, or
+            what the store knows of the stream.
         skip_bad: whether rows that are not events are left out instead of refused.
-        new_checkpoint: whether a checkpoint may be new although the store was fed from another one before. Say so
-            only if the source holds no event that was counted already.
-        lake: a Delta or Iceberg table, delta:FOLDER or iceberg:FOLDER/namespace.table, that gets every released tick
-            once: what it lacks is appended after the round, with what an earlier round could not append.
-        say: called with a line for each micro-batch and for the round. They count rows exactly, so they are for the
-            operator and not for publication.
+        new_checkpoint: whether a checkpoint may be new although the store was fed from another one
+            before. Say so only if the source holds no event that was counted already.
+        lake: a Delta or Iceberg table, delta:FOLDER or iceberg:FOLDER/namespace.table, that gets
+            every released tick once: what it lacks is appended after the round, with what an
+            earlier round could not append.
+        say: called with a line for each micro-batch and for the round. They count rows exactly, so
+            they are for the operator and not for publication.
 
     Returns:
         What was released.
 
     **Guarantee.** The ticks are released by the same engine as by every other interface, each once
-    (`store/writer.py`), and every event is counted once: Spark delivers a micro-batch again under the same number
-    until it is committed, and the store counts a number once (`store/accept_totals.py`). A checkpoint with batches
-    that the store lacks is refused before a tick closes. Assumption: the source gives the same events for the same
-    offsets; where it does not, the digests differ and the batch is refused. Tests:
+    (`store/writer.py`), and every event is counted once: Spark delivers a micro-batch again under
+    the same number until it is committed, and the store counts a number once
+    (`store/accept_totals.py`). A checkpoint with batches that the store lacks is refused before a
+    tick closes. Assumption: the source gives the same events for the same offsets; where it does
+    not, the digests differ and the batch is refused. Tests:
     tests/contracts/test_same_table.py::test_spark_publishes_the_same_table,
     tests/spark/test_stream_faults.py::test_a_driver_that_is_killed_loses_nothing and
     tests/spark/test_stream_release.py::test_a_checkpoint_ahead_of_the_store_is_refused_before_a_tick_closes.
 
     Raises:
         ParameterError: a parameter is outside its domain.
-        InputError: rows are not events, a column is missing, Spark would shift times, or the source cannot be read.
+        InputError: rows are not events, a column is missing, Spark would shift times, or the source
+            cannot be read.
         StoreError: the store or the checkpoint does not belong to this stream.
     """
     check_declaration(declaration)
     if not events.isStreaming:
-        raise ParameterError("release_stream takes a streaming DataFrame; a table goes to release_batch")
+        raise ParameterError(
+            "release_stream takes a streaming DataFrame; a table goes to release_batch"
+        )
     if type(events).__module__.startswith("pyspark.sql.connect"):
         raise ParameterError(
-            "a session of Spark Connect runs the function for each micro-batch on its server, and the store is open "
-            "here: use a session of the driver itself (`evercount spark` or spark-submit). release_batch takes both"
+            "a session of Spark Connect runs the function for each micro-batch on its server, and "
+            "the store is open here: use a session of the driver itself (`evercount spark` or "
+            "spark-submit). release_batch takes both"
         )
     check_source(events, declaration)
     if lake is not None:
         open_lake(lake)  # fails now, and not after a round, if there can be no such table
     now = clock()
-    with nullcontext(store) if isinstance(store, Store) else closing(Store(store, key_from_environment())) as opened:
+    with (
+        nullcontext(store)
+        if isinstance(store, Store)
+        else closing(Store(store, key_from_environment())) as opened
+    ):
         fed = FedStream(opened, declaration, now, shards)
         if fed.live.cut is not None:
             fed.run = executors_of(events.sparkSession, opened)
@@ -146,7 +168,12 @@ class _Round:
     """One streaming query that reads all there is."""
 
     def __init__(
-        self, fed: FedStream, checkpoint: str, skip_bad: bool, new_checkpoint: bool, say: Callable[[str], None]
+        self,
+        fed: FedStream,
+        checkpoint: str,
+        skip_bad: bool,
+        new_checkpoint: bool,
+        say: Callable[[str], None],
     ) -> None:
         self.fed, self.checkpoint = fed, checkpoint.rstrip("/")
         self.skip_bad, self.new_checkpoint, self.say = skip_bad, new_checkpoint, say
@@ -158,27 +185,35 @@ class _Round:
         self.storing = Lock()
 
     def check_checkpoint(self, session: SparkSession) -> None:
-        """Refuse a checkpoint that would give old events again, or has batches that the store lacks."""
+        """Refuse a checkpoint that would give old events again, or has batches that the store
+        lacks."""
         known, (query, coming) = self.fed.last_batches(), read_checkpoint(session, self.checkpoint)
         if known and query not in known and not self.new_checkpoint:
-            lost = f"there is none at {self.checkpoint}" if query is None else f"{self.checkpoint} is another one"
+            lost = (
+                f"there is none at {self.checkpoint}"
+                if query is None
+                else f"{self.checkpoint} is another one"
+            )
             raise Conflict(
-                f"stream {self.fed.declaration.name!r} was fed from a checkpoint before, and {lost}: the source would "
-                "give all its events again, and the store cannot tell them from new ones. Put the old checkpoint back; "
-                "or, if the source holds new events only, say so with new_checkpoint (--new-checkpoint)"
+                f"stream {self.fed.declaration.name!r} was fed from a checkpoint before, and "
+                f"{lost}: the source would give all its events again, and the store cannot tell "
+                "them from new ones. Put the old checkpoint back; or, if the source holds new "
+                "events only, say so with new_checkpoint (--new-checkpoint)"
             )
         counted = known.get(query or "", -1) + 1
         if coming > counted:
             has = f"{counted} batches of it" if counted else "none of its batches"
             raise Conflict(
-                f"the checkpoint {self.checkpoint} is ahead of the store: Spark continues with batch {coming}, and "
-                f"stream {self.fed.declaration.name!r} has counted {has}, so events would be lost. Put back the store "
-                "and the stream that belong to the checkpoint, or start with a new checkpoint"
+                f"the checkpoint {self.checkpoint} is ahead of the store: Spark continues with "
+                f"batch {coming}, and stream {self.fed.declaration.name!r} has counted {has}, so "
+                "events would be lost. Put back the store and the stream that belong to the "
+                "checkpoint, or start with a new checkpoint"
             )
 
     def read(self, events: DataFrame) -> None:
-        """Count all that the source has now. Every row gets its place in the streaming query: that is planned once.
-        Another thread waits for Spark: one that is interrupted in a call of the JVM cannot stop the query."""
+        """Count all that the source has now. Every row gets its place in the streaming query: that
+        is planned once. Another thread waits for Spark: one that is interrupted in a call of the
+        JVM cannot stop the query."""
         declaration = self.fed.declaration
         placed = place_events(events, declaration, self.fed.last_tick, declaration.horizon)
         inheritable = inheritable_thread_target(events.sparkSession)
@@ -190,7 +225,9 @@ class _Round:
                 failure = self.failure
                 if failure is not None and not isinstance(failure, (PySparkException, Py4JError)):
                     raise failure from (None if isinstance(failure, EvercountError) else error)
-                raise InputError(f"the source cannot be read: {first_line(failure or error)}") from error
+                raise InputError(
+                    f"the source cannot be read: {first_line(failure or error)}"
+                ) from error
             except BaseException:  # Ctrl-C
                 with self.storing:
                     self.over = True
@@ -236,9 +273,10 @@ class _Round:
 
 
 def read_checkpoint(session: SparkSession, folder: str) -> tuple[str | None, int]:
-    """The id of the checkpoint's query, None where there is none, and the number of the first batch that will come.
-    Spark gives the newest planned batch again if it is not committed; all before it are over. It plans a batch after it
-    has committed the one before, so a folder `commits` that was lost or is older counts for nothing here."""
+    """The id of the checkpoint's query, None where there is none, and the number of the first batch
+    that will come. Spark gives the newest planned batch again if it is not committed; all before it
+    are over. It plans a batch after it has committed the one before, so a folder `commits` that was
+    lost or is older counts for nothing here."""
     jvm: Any = session._jvm
     state: Any = session._jsparkSession.sessionState()
     try:
@@ -247,7 +285,11 @@ def read_checkpoint(session: SparkSession, folder: str) -> tuple[str | None, int
 
         def newest(name: str) -> int:
             path = jvm.org.apache.hadoop.fs.Path(root, name)
-            names = [one.getPath().getName() for one in files.listStatus(path)] if files.exists(path) else []
+            names = (
+                [one.getPath().getName() for one in files.listStatus(path)]
+                if files.exists(path)
+                else []
+            )
             return max((int(name) for name in names if name.isdecimal()), default=-1)
 
         metadata = jvm.org.apache.hadoop.fs.Path(root, "metadata")
@@ -261,17 +303,20 @@ def read_checkpoint(session: SparkSession, folder: str) -> tuple[str | None, int
 
 
 def executors_of(session: SparkSession, store: Store) -> Run:
-    """What closes the shards of a stream of this store on the executors of a session, each by itself. The store's key
-    and the password of a database are taken from the executor's own environment; they never travel."""
+    """What closes the shards of a stream of this store on the executors of a session, each by
+    itself. The store's key and the password of a database are taken from the executor's own
+    environment; they never travel."""
     check_pandas()
     if store.database.url.password is not None:
         raise ParameterError(
-            "executors open the store themselves, and its password must not travel with a job: leave it out of the "
-            "address, and give it to the driver and every executor by PGPASSWORD or a .pgpass file"
+            "executors open the store themselves, and its password must not travel with a job: "
+            "leave it out of the address, and give it to the driver and every executor by "
+            "PGPASSWORD or a .pgpass file"
         )
 
     def run(work: ShardWork) -> None:
-        numbers = session.range(0, work.shards, 1, work.shards)  # a partition, and so a task, for each
+        # a partition, and so a task, for each
+        numbers = session.range(0, work.shards, 1, work.shards)
         try:
             numbers.mapInPandas(partial(_close, work), "shard long, ticks long").collect()
         except PySparkException as error:

@@ -1,4 +1,5 @@
-"""How a sparse counter splits its budget: the search for the split with the least proved error, and its counter.
+"""How a sparse counter splits its budget: the search for the split with the least proved error, and
+its counter.
 
 Nothing here is random except the noise of `make_counter`, and nothing sees data.
 """
@@ -13,7 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from evercount._validate import check_count, check_delta, check_name, check_positive, check_probability
+from evercount._validate import (
+    check_count,
+    check_delta,
+    check_name,
+    check_positive,
+    check_probability,
+)
 from evercount.errors import ParameterError
 from evercount.factorizations import check_horizon, factorization
 from evercount.factorizations.laplace_choice import pure_factorization
@@ -32,10 +39,12 @@ from evercount.sparse.sparse_plan import (
     up_to_power,
 )
 
-SHARES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8)  # parts of ε for the partition that are tried; the counter has the rest
+# parts of ε for the partition that are tried; the counter has the rest
+SHARES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
 REFERENCE_TICKS = 2**20  # ticks at which ways of counting without a horizon are compared
 METHODS = ("partition", "plain", "constant")
-"""Ways of counting: a counter over private segments, a counter over ticks, and max_ones/2 without any data."""
+"""Ways of counting: a counter over private segments, a counter over ticks, and max_ones/2 without
+any data."""
 
 
 def plan_sparse(
@@ -46,10 +55,12 @@ def plan_sparse(
     beta: float = 0.05,
     method: str | None = None,
 ) -> SparsePlan:
-    """The way of counting with the least proved bound, and for a partition the best split of ε among a few hundred.
+    """The way of counting with the least proved bound, and for a partition the best split of ε
+    among a few hundred.
 
     Example:
-        >>> plan_sparse(1.0, 1000, max_ones=1).method  # one event at most: 1/2 for ever is off by 1/2
+        >>> # one event at most: 1/2 for ever is off by 1/2
+        >>> plan_sparse(1.0, 1000, max_ones=1).method
         'constant'
         >>> plan_sparse(1.0, 2**20, max_ones=10**3).method
         'partition'
@@ -61,10 +72,14 @@ def plan_sparse(
     delta = check_delta(delta, pure=True)
     beta = check_probability("beta", beta)
     if not 2.0**-30 <= epsilon <= 16:
-        raise ParameterError(f"a sparse counter needs an epsilon between 2^-30 and 16, got {epsilon!r}")
+        raise ParameterError(
+            f"a sparse counter needs an epsilon between 2^-30 and 16, got {epsilon!r}"
+        )
     s = None if max_ones is None else check_count("max_ones", max_ones)
     if s is not None and s > LARGEST_TICKS:
-        raise ParameterError(f"max_ones must be at most 2^40, got {s}; with that many events use a plain Count")
+        raise ParameterError(
+            f"max_ones must be at most 2^40, got {s}; with that many events use a plain Count"
+        )
     if method is not None:
         check_name("method", method, METHODS)
     if method == "constant" and s is None:
@@ -80,12 +95,16 @@ def _plan_sparse(
         return _plan_partition(epsilon, T, delta, s, beta)
     nothing = (0.0, 0.0)
     if method == "plain":
-        return SparsePlan(epsilon, delta, T, s, beta, *nothing, epsilon, 1, 0, None, "plain", _counter(T, delta))
+        return SparsePlan(
+            epsilon, delta, T, s, beta, *nothing, epsilon, 1, 0, None, "plain", _counter(T, delta)
+        )
     if method == "constant":
         return SparsePlan(epsilon, delta, T, s, beta, *nothing, 0.0, 1, 0, None, "constant", "none")
     ticks = REFERENCE_TICKS if T is None else T
     # The order decides between equal bounds: the partition, then what needs less of the data.
-    ways: tuple[str, ...] = ("partition", "plain") if s is None else ("constant", "partition", "plain")
+    ways: tuple[str, ...] = (
+        ("partition", "plain") if s is None else ("constant", "partition", "plain")
+    )
     if delta == 0 and T is not None and T > LARGEST_TICKS:
         ways = ways[:-1]  # pure counters over ticks end there
     plans = [_plan_sparse(epsilon, T, delta, s, beta, way) for way in ways]
@@ -98,16 +117,35 @@ def _counter(served: int | None, delta: float) -> str:
     return "anytime" if served is None else "balanced"
 
 
-def _plan_partition(epsilon: float, T: int | None, delta: float, s: int | None, beta: float) -> SparsePlan:
+def _plan_partition(
+    epsilon: float, T: int | None, delta: float, s: int | None, beta: float
+) -> SparsePlan:
     def plan(share: float, segments: int | None, gap: int | None) -> SparsePlan:
-        parts = (epsilon_part(epsilon, share),) * 2  # of thresholds and ticks: equal rates cost as much as the larger
+        # of thresholds and ticks: equal rates cost as much as the larger
+        parts = (epsilon_part(epsilon, share),) * 2
         if T is None:
             spread = endless_spread(*parts, segments, 1, beta)
         else:
             spread = fixed_spread(*parts, T if segments is None else segments + 1, T, beta)
-        rest, threshold = round_down(Fraction(epsilon) - Fraction(parts[0])), spread + (spread if gap is None else gap)
+        rest, threshold = (
+            round_down(Fraction(epsilon) - Fraction(parts[0])),
+            spread + (spread if gap is None else gap),
+        )
         counter = _counter(segments, delta)
-        return SparsePlan(epsilon, delta, T, s, beta, *parts, rest, threshold, spread, segments, "partition", counter)
+        return SparsePlan(
+            epsilon,
+            delta,
+            T,
+            s,
+            beta,
+            *parts,
+            rest,
+            threshold,
+            spread,
+            segments,
+            "partition",
+            counter,
+        )
 
     if s is None:
         return plan(0.5, None, None)
@@ -126,7 +164,8 @@ def _plan_partition(epsilon: float, T: int | None, delta: float, s: int | None, 
 
 
 def _planned_bound(epsilon: float, delta: float, segments: int, beta: float) -> float:
-    """The bound of the counter that chooses the split: that of a power of 2 of segments, so that few are computed."""
+    """The bound of the counter that chooses the split: that of a power of 2 of segments, so that
+    few are computed."""
     if segments == 0:
         return 0.0
     if delta > 0:
@@ -147,25 +186,41 @@ def sparse_against_plain(
     delta: float = 0.0,
     beta: float = 0.05,
 ) -> list[dict[str, Any]]:
-    """One row per (horizon, ones): the bounds and whether the partition wins. The data of a chart."""
-    # `constant` is the error of publishing ones/2 for ever, which needs no data: a counter must beat that too.
+    """One row per (horizon, ones): the bounds and whether the partition wins. The data of a
+    chart."""
+    # `constant` is the error of publishing ones/2 for ever, which needs no data: a counter must
+    # beat that too.
     rows = []
     for T in horizons:
         plain = plan_sparse(epsilon, T, delta, None, beta, "plain").bound_without_promise(0)
         for s in (s for s in ones if s <= T):
             sparse = plan_sparse(epsilon, T, delta, s, beta, "partition").bound_without_promise()
             wins = sparse < min(plain, s / 2)
-            rows.append({"horizon": T, "ones": s, "plain": plain, "constant": s / 2, "sparse": sparse, "wins": wins})
+            rows.append(
+                {
+                    "horizon": T,
+                    "ones": s,
+                    "plain": plain,
+                    "constant": s / 2,
+                    "sparse": sparse,
+                    "wins": wins,
+                }
+            )
     return rows
 
 
-def make_counter(plan: SparsePlan, secret: Secret, dumped: dict[str, Any] | None = None, counters: int = 1) -> Noise:
-    """The noise of the counter over segments or ticks: of a pure mechanism, or Gaussian where delta is positive."""
+def make_counter(
+    plan: SparsePlan, secret: Secret, dumped: dict[str, Any] | None = None, counters: int = 1
+) -> Noise:
+    """The noise of the counter over segments or ticks: of a pure mechanism, or Gaussian where delta
+    is positive."""
     # Simulations ask for that of many counters at once.
     served = plan.horizon if plan.method == "plain" else plan.segments
     if plan.delta == 0:
         tree, epsilon = pure_factorization(plan.counter, served), plan.counter_epsilon
-        return build_pure(tree, cells=counters, grid=1.0, l1=1.0, epsilon=epsilon, secret=secret, dumped=dumped)
+        return build_pure(
+            tree, cells=counters, grid=1.0, l1=1.0, epsilon=epsilon, secret=secret, dumped=dumped
+        )
     engine = factorization(plan.counter, served)
     return build_noise(
         engine,

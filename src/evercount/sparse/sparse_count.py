@@ -1,13 +1,16 @@
-"""SparseCount: a running count of rare events whose error grows with the number of events, less with that of ticks.
+"""SparseCount: a running count of rare events whose error grows with the number of events, less
+with that of ticks.
 
-    ticks ──sparse vector──► segments that hold about `threshold` events ──counter over segments──► release
+    ticks ──sparse vector──► segments that hold about `threshold` events
+          ──counter over segments──► release
 
-Where that has a larger proved error than a plain counter over ticks, or than half of the promised number of events for
-ever, the counter does that instead (`SparsePlan.method`).
+Where that has a larger proved error than a plain counter over ticks, or than half of the promised
+number of events for ever, the counter does that instead (`SparsePlan.method`).
 
-In the manner of Dwork, Naor, Reingold and Rothblum (2015): where segments end is released privately, and only the
-totals of closed segments go through a counter, which then serves few numbers. It is a mechanism of its own and not a
-query, because what is released is not linear in the data.
+In the manner of Dwork, Naor, Reingold and Rothblum (2015): where segments end is released
+privately, and only the totals of closed segments go through a counter, which then serves few
+numbers. It is a mechanism of its own and not a query, because what is released is not linear in the
+data.
 """
 
 from __future__ import annotations
@@ -33,12 +36,14 @@ TICKS_AHEAD = 1 << 12  # ticks whose noise is drawn at a time
 LARGEST_COUNT = 2**53  # counts are exact as doubles below this
 
 State = tuple[int, int, int, int, float]
-"""The tick, the number of closed segments, the events of the open one and of the closed ones, and the estimate."""
+"""The tick, the number of closed segments, the events of the open one and of the closed ones, and
+the estimate."""
 
 
 @dataclass(frozen=True)
 class SparseRelease:
-    """What one tick publishes. `closed`: a segment ended here. `full`: the counter has no segments left.
+    """What one tick publishes. `closed`: a segment ended here. `full`: the counter has no segments
+    left.
 
     Attributes:
         tick: The 1-based tick.
@@ -62,9 +67,10 @@ class SparseRelease:
 class SparseCount(NoiseOwner):
     """A private running count for streams with few events.
 
-    `max_ones` is a public promise about the whole stream; privacy never depends on it. If more come, segments run out,
-    releases say `full` and stay where they are. Without it the counter has no end and its error grows with the events.
-    What is published is the middle of the interval that the noise leaves between 0 and `max_ones`.
+    `max_ones` is a public promise about the whole stream; privacy never depends on it. If more
+    come, segments run out, releases say `full` and stay where they are. Without it the counter has
+    no end and its error grows with the events. What is published is the middle of the interval that
+    the noise leaves between 0 and `max_ones`.
 
     Args:
         epsilon: The whole budget.
@@ -83,9 +89,9 @@ class SparseCount(NoiseOwner):
         >>> counter.plan.method, counter.step(0).value
         ('constant', 0.5)
 
-    **Guarantee.** All releases together are (epsilon, delta)-DP (delta = 0: pure) for one event more or less, at any
-    tick: the partition costs the larger of threshold_epsilon and tick_epsilon, the counter counter_epsilon and delta.
-    Proof: `sparse_count.proof.md`, theorem 1. Tests:
+    **Guarantee.** All releases together are (epsilon, delta)-DP (delta = 0: pure) for one event
+    more or less, at any tick: the partition costs the larger of threshold_epsilon and tick_epsilon,
+    the counter counter_epsilon and delta. Proof: `sparse_count.proof.md`, theorem 1. Tests:
     tests/sparse/test_sparse_count.py::test_partition_costs_the_larger_rate_by_exact_enumeration,
     tests/sparse/test_sparse_count.py::test_privacy_of_thresholds_that_grow_by_exact_enumeration.
     """
@@ -174,12 +180,23 @@ class SparseCount(NoiseOwner):
         return self._advance(self._read_counts(counts))
 
     def _read_counts(self, counts: Iterable[int]) -> list[int]:
-        if isinstance(counts, str | bytes) or not isinstance(counts, Iterable) or getattr(counts, "ndim", 1) == 0:
-            raise InputError(f"the events of ticks must be a sequence, got {type(counts).__name__}; use step for one")
+        if (
+            isinstance(counts, str | bytes)
+            or not isinstance(counts, Iterable)
+            or getattr(counts, "ndim", 1) == 0
+        ):
+            raise InputError(
+                f"the events of ticks must be a sequence, got {type(counts).__name__}; use step "
+                "for one"
+            )
         values = list(counts)
-        whole = (isinstance(value, int | np.integer) and not isinstance(value, bool) for value in values)
+        whole = (
+            isinstance(value, int | np.integer) and not isinstance(value, bool) for value in values
+        )
         if not all(whole) or min(values, default=0) < 0:
-            raise InputError("the events of ticks must be whole numbers of at least 0, one for each tick")
+            raise InputError(
+                "the events of ticks must be whole numbers of at least 0, one for each tick"
+            )
         if self.plan.horizon is not None and self.tick + len(values) > self.plan.horizon:
             raise HorizonReached(self.plan.horizon)
         numbers = [int(value) for value in values]
@@ -200,7 +217,8 @@ class SparseCount(NoiseOwner):
         return releases
 
     def _draw_ticks(self, ticks: int) -> list[int]:
-        """The noise of the next ticks: of their comparisons with the threshold, or of the plain counter."""
+        """The noise of the next ticks: of their comparisons with the threshold, or of the plain
+        counter."""
         drawn = [0] * ticks
         if self.plan.method == "partition":
             numbers = np.arange(self.tick, self.tick + ticks)
@@ -217,7 +235,10 @@ class SparseCount(NoiseOwner):
                 self._estimate = float(self._total + noise)
             return False
         self._open += events
-        closed = not self.full and self._open + noise >= self.plan.threshold_at(self.tick) + self._level_noise
+        closed = (
+            not self.full
+            and self._open + noise >= self.plan.threshold_at(self.tick) + self._level_noise
+        )
         if closed:
             assert self._noise is not None
             self._total, self._open = self._total + self._open, 0
@@ -246,13 +267,15 @@ class SparseCount(NoiseOwner):
         return SparseRelease(self.tick, value, low, high, closed, self.segments, self.full)
 
     def snapshot(self) -> bytes:
-        """Everything needed to continue identically. Secret: it holds raw sums and the key of the noise.
+        """Everything needed to continue identically. Secret: it holds raw sums and the key of the
+        noise.
 
         Returns:
             The bytes for `restore`.
 
         Raises:
-            EvercountError: the counter is closed, belongs to another process, or was interrupted in a tick.
+            EvercountError: the counter is closed, belongs to another process, or was interrupted in
+                a tick.
         """
         self._check_owner()
         plan: SparsePlan = self.plan
@@ -284,14 +307,32 @@ class SparseCount(NoiseOwner):
         try:
             epsilon, horizon, delta, max_ones, beta = data["sparse"]
             counter = cls.__new__(cls)
-            counter.plan = plan = plan_sparse(epsilon, horizon, delta, max_ones, beta, data["method"])
+            counter.plan = plan = plan_sparse(
+                epsilon, horizon, delta, max_ones, beta, data["method"]
+            )
             if data["plan"] != _split_of(plan) or data["counter"] != plan.counter:
-                raise SnapshotError("the snapshot was made with another split of the budget; use the same version")
-            counter._start(Secret.from_hex(data["secret"]), data["noise"], _checked_state(data["state"], horizon))
+                raise SnapshotError(
+                    "the snapshot was made with another split of the budget; use the same version"
+                )
+            counter._start(
+                Secret.from_hex(data["secret"]),
+                data["noise"],
+                _checked_state(data["state"], horizon),
+            )
         except SnapshotError:
             raise
-        except (EvercountError, KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
-            raise SnapshotError(f"this is not a snapshot of a SparseCount ({type(error).__name__})") from None
+        except (
+            EvercountError,
+            KeyError,
+            TypeError,
+            ValueError,
+            IndexError,
+            AttributeError,
+            OverflowError,
+        ) as error:
+            raise SnapshotError(
+                f"this is not a snapshot of a SparseCount ({type(error).__name__})"
+            ) from None
         return counter
 
 
@@ -303,7 +344,11 @@ def _checked_state(state: Any, horizon: int | None) -> State:
     """The state of a snapshot, or a ValueError."""
     tick, segments, open_, total, estimate = state
     legal = all(type(number) is int and number >= 0 for number in (tick, segments, open_, total))
-    if not legal or not segments <= tick <= (tick if horizon is None else horizon) or total + open_ >= LARGEST_COUNT:
+    if (
+        not legal
+        or not segments <= tick <= (tick if horizon is None else horizon)
+        or total + open_ >= LARGEST_COUNT
+    ):
         raise ValueError("numbers out of range")
     if type(estimate) is not float or not math.isfinite(estimate):
         raise ValueError("no estimate")

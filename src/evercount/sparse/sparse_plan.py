@@ -1,4 +1,5 @@
-"""SparsePlan: the parameters of a sparse counter and the error that they prove, from the bounds of its parts.
+"""SparsePlan: the parameters of a sparse counter and the error that they prove, from the bounds of
+its parts.
 
 All constants come from `sparse_count.proof.md`; nothing here is random and nothing sees data.
 """
@@ -21,24 +22,31 @@ from evercount.privacy import Budget
 
 @lru_cache(maxsize=1024)
 def named_radius(name: str, ticks: int, epsilon: float, beta: float) -> float:
-    """The simultaneous bound of a count with this pure mechanism over its horizon, from its true coefficients."""
+    """The simultaneous bound of a count with this pure mechanism over its horizon, from its true
+    coefficients."""
     return simultaneous_radius(pure_factorization(name, ticks), epsilon, beta, ticks)
 
 
 @lru_cache(maxsize=1024)
 def unit_radius(ticks: int, beta: float, endless: bool) -> float:
-    """As `named_radius` for ε = 1 and the default mechanism, less the half unit: it scales with 1/ε."""
-    return simultaneous_radius(pure_factorization(None, None if endless else ticks), 1.0, beta, ticks) - 0.5
+    """As `named_radius` for ε = 1 and the default mechanism, less the half unit: it scales with
+    1/ε."""
+    return (
+        simultaneous_radius(pure_factorization(None, None if endless else ticks), 1.0, beta, ticks)
+        - 0.5
+    )
 
 
 def up_to_power(ticks: int) -> int:
-    """The least power of 2 that is at least `ticks`: so bounds are computed for few different lengths."""
+    """The least power of 2 that is at least `ticks`: so bounds are computed for few different
+    lengths."""
     return 1 << (ticks - 1).bit_length()
 
 
 @lru_cache(maxsize=4096)
 def gaussian_radius(epsilon: float, delta: float, ticks: int, beta: float) -> float:
-    """The simultaneous error bound of the Gaussian counter over these ticks; half a unit for rounding included."""
+    """The simultaneous error bound of the Gaussian counter over these ticks; half a unit for
+    rounding included."""
     column, row = _norms(ticks)
     sigma = Budget(epsilon, delta).reserve(delta / 2**10).noise_multiplier() * column * (1 + 1e-9)
     return sigma * row * simultaneous_quantile(ticks, beta) + 0.5
@@ -58,18 +66,25 @@ def endless_radius(epsilon: float, delta: float, ticks: int, beta: float) -> flo
         return unit_radius(ticks, beta, True) / epsilon + 0.5
     engine = factorization("anytime", None)
     sigma = Budget(epsilon, delta).noise_multiplier() * (engine.column_norm * (1 + SIGMA_TOLERANCE))
-    return sigma * (1 + 1e-6) * float(engine.row_norms([ticks])[0]) * simultaneous_quantile(ticks, beta) + 0.5
+    return (
+        sigma
+        * (1 + 1e-6)
+        * float(engine.row_norms([ticks])[0])
+        * simultaneous_quantile(ticks, beta)
+        + 0.5
+    )
 
 
 @dataclass(frozen=True)
 class SparsePlan:
     """The way of counting, the budget split and the proved error of a sparse counter.
 
-    epsilon = `partition_epsilon` + `counter_epsilon`. By `method` "partition" a segment is closed when
-    its count plus noise passes `threshold_at` plus noise. `spread_at` is A of the proof: no noise of the partition
-    exceeds it, with chance 1 − 2β/3. With `segments` (None: unknown) the counter serves that many; they suffice for at
-    most `max_ones` ones. With a horizon `threshold` and `spread` hold for all ticks, without one they are those of tick
-    1. By "plain" all of ε pays for a counter over ticks, and by "constant" nothing is spent.
+    epsilon = `partition_epsilon` + `counter_epsilon`. By `method` "partition" a segment is closed
+    when its count plus noise passes `threshold_at` plus noise. `spread_at` is A of the proof: no
+    noise of the partition exceeds it, with chance 1 − 2β/3. With `segments` (None: unknown) the
+    counter serves that many; they suffice for at most `max_ones` ones. With a horizon `threshold`
+    and `spread` hold for all ticks, without one they are those of tick 1. By "plain" all of ε pays
+    for a counter over ticks, and by "constant" nothing is spent.
 
     Attributes:
         epsilon: The whole ε.
@@ -105,7 +120,8 @@ class SparsePlan:
     def partition_epsilon(self) -> float:
         """What the partition costs.
 
-        **Guarantee.** max(threshold_epsilon, tick_epsilon): `sparse_count.proof.md`, theorem 1. Test:
+        **Guarantee.** max(threshold_epsilon, tick_epsilon): `sparse_count.proof.md`, theorem 1.
+        Test:
         tests/sparse/test_sparse_count.py::test_partition_costs_the_larger_rate_by_exact_enumeration.
         """
         return max(self.threshold_epsilon, self.tick_epsilon)
@@ -121,7 +137,10 @@ class SparsePlan:
         promise = Budget(self.epsilon, self.delta).sentence()
         if self.method == "plain":
             return promise
-        parts = f"{stated(self.partition_epsilon)} for the partition and {stated(self.counter_epsilon)} for the counter"
+        parts = (
+            f"{stated(self.partition_epsilon)} for the partition and "
+            f"{stated(self.counter_epsilon)} for the counter"
+        )
         return f"{promise} Of epsilon, {parts}."
 
     def spread_at(self, tick: int) -> int:
@@ -135,10 +154,13 @@ class SparsePlan:
         """
         if self.horizon is not None or self.method != "partition":
             return self.spread
-        return endless_spread(self.threshold_epsilon, self.tick_epsilon, self.segments, tick, self.beta)
+        return endless_spread(
+            self.threshold_epsilon, self.tick_epsilon, self.segments, tick, self.beta
+        )
 
     def threshold_at(self, tick: int) -> int:
-        """The threshold at a tick; a closed segment holds at least A fewer events than that (the gap).
+        """The threshold at a tick; a closed segment holds at least A fewer events than that (the
+        gap).
 
         Args:
             tick: The 1-based tick.
@@ -168,10 +190,11 @@ class SparsePlan:
         return (self.threshold_at(tick) + self.spread_at(tick)) / 2
 
     def budgets(self) -> tuple[Budget, ...]:
-        """What a ledger must be asked for: one pure budget, or the pure one of the partition and the counter's.
+        """What a ledger must be asked for: one pure budget, or the pure one of the partition and
+        the counter's.
 
-        They add up to (epsilon, delta) in exact arithmetic; `SparseCount.numeric_delta` belongs to the last one. A
-        constant costs nothing, and there is nothing to ask for.
+        They add up to (epsilon, delta) in exact arithmetic; `SparseCount.numeric_delta` belongs to
+        the last one. A constant costs nothing, and there is nothing to ask for.
 
         Returns:
             No budget, one or two.
@@ -184,10 +207,11 @@ class SparsePlan:
         return Budget(self.partition_epsilon, 0.0), Budget(self.counter_epsilon, self.delta)
 
     def counter_bound(self, releases: int) -> float:
-        """How far the counter is off, for all of its first releases, with chance 1 − β/3 (plain counters: 1 − β).
+        """How far the counter is off, for all of its first releases, with chance 1 − β/3 (plain
+        counters: 1 − β).
 
-        Where the number of releases has no public limit, they hold for all numbers of releases at once: the number of
-        closed segments depends on the data and on noise.
+        Where the number of releases has no public limit, they hold for all numbers of releases at
+        once: the number of closed segments depends on the data and on noise.
 
         Args:
             releases: How many releases of the counter.
@@ -195,13 +219,15 @@ class SparsePlan:
         Returns:
             The bound.
 
-        **Guarantee.** With that chance no release r of the counter is off by more than the bound of r. Proof:
-        `sparse_count.proof.md`, "The number of events unknown". Test:
+        **Guarantee.** With that chance no release r of the counter is off by more than the bound of
+        r. Proof: `sparse_count.proof.md`, "The number of events unknown". Test:
         tests/sparse/test_sparse_count.py::test_bounds_of_all_numbers_of_segments_hold_together.
         """
         if releases == 0 or self.method == "constant":
             return 0.0
-        served, beta = (self.horizon, self.beta) if self.method == "plain" else (self.segments, self.beta / 3)
+        served, beta = (
+            (self.horizon, self.beta) if self.method == "plain" else (self.segments, self.beta / 3)
+        )
         if served is None:
             doubling = (releases - 1).bit_length()
             chance = beta / ((doubling + 1) * (doubling + 2))
@@ -211,7 +237,8 @@ class SparsePlan:
         return named_radius(self.counter, served, self.counter_epsilon, beta)
 
     def bound(self, ones: int | None = None, ticks: int | None = None) -> float:
-        """With chance 1 − β no release is farther than this from the truth while at most `ones` ones have come.
+        """With chance 1 − β no release is farther than this from the truth while at most `ones`
+        ones have come.
 
         Args:
             ones: The number of events; `max_ones` by default.
@@ -230,11 +257,15 @@ class SparsePlan:
         if self.max_ones is None:
             return wide
         if ones is not None and ones > self.max_ones:
-            raise ParameterError(f"at most {self.max_ones} ones were promised: there is no bound for {ones}")
-        return min(wide, self.max_ones / 2)  # releases are the middle of what is possible in 0 … max_ones
+            raise ParameterError(
+                f"at most {self.max_ones} ones were promised: there is no bound for {ones}"
+            )
+        # releases are the middle of what is possible in 0 … max_ones
+        return min(wide, self.max_ones / 2)
 
     def bound_without_promise(self, ones: int | None = None, ticks: int | None = None) -> float:
-        """As `bound`, from the noise alone: not from the promise that the count lies in 0 … max_ones.
+        """As `bound`, from the noise alone: not from the promise that the count lies in 0 …
+        max_ones.
 
         Args:
             ones: As `bound`.
@@ -257,16 +288,25 @@ class SparsePlan:
         if ticks is None:
             raise ParameterError("there is no horizon: say for how many ticks the bound is wanted")
         ticks = check_count("ticks", ticks)
-        return self.counter_bound(ticks if self.method == "plain" else ones // self.gap) + self.offset(ticks)
+        return self.counter_bound(
+            ticks if self.method == "plain" else ones // self.gap
+        ) + self.offset(ticks)
 
 
-def fixed_spread(threshold_epsilon: float, tick_epsilon: float, segments: int, horizon: int, beta: float) -> int:
+def fixed_spread(
+    threshold_epsilon: float, tick_epsilon: float, segments: int, horizon: int, beta: float
+) -> int:
     """A: |ρ_j| + |ν_t| stays within it for all segments and ticks, with chance 1 − 2β/3."""
-    return quantile(threshold_epsilon, beta / 3 / segments) + quantile(tick_epsilon, beta / 3 / horizon)
+    return quantile(threshold_epsilon, beta / 3 / segments) + quantile(
+        tick_epsilon, beta / 3 / horizon
+    )
 
 
-def endless_spread(threshold_epsilon: float, tick_epsilon: float, segments: int | None, tick: int, beta: float) -> int:
-    """As `fixed_spread` for ticks without end: doubling d gives its 2^d ticks together β/3/((d + 1)(d + 2))."""
+def endless_spread(
+    threshold_epsilon: float, tick_epsilon: float, segments: int | None, tick: int, beta: float
+) -> int:
+    """As `fixed_spread` for ticks without end: doubling d gives its 2^d ticks together β/3/((d +
+    1)(d + 2))."""
     doubling = tick.bit_length() - 1
     chance = beta / 3 / ((doubling + 1) * (doubling + 2) << doubling)
     segment_chance = chance if segments is None else beta / 3 / (segments + 1)

@@ -1,6 +1,8 @@
-"""Totals that were counted elsewhere (by Spark, from a log): accepted once for each batch, kept until ticks close.
+"""Totals that were counted elsewhere (by Spark, from a log): accepted once for each batch, kept
+until ticks close.
 
-A batch is named by (query, batch): the id of the streaming query, which its checkpoint keeps, and the batch's number.
+A batch is named by (query, batch): the id of the streaming query, which its checkpoint keeps, and
+the batch's number.
 """
 
 from __future__ import annotations
@@ -43,10 +45,12 @@ class Counted:
     """What was counted elsewhere. Secret."""
 
     totals: TickTotals
-    users: UserEvents | None = None  # the events themselves, where the budget protects users; `totals` are then empty
+    # the events themselves, where the budget protects users; `totals` are then empty
+    users: UserEvents | None = None
     named: Iterable[NamedEvents] | None = None
-    """Rows with names, where users are counted, or keys are not listed and no users protected; `totals` are then empty.
-    The parts are in the order of ticks, share none, and are read once: memory holds one of them."""
+    """Rows with names, where users are counted, or keys are not listed and no users protected;
+    `totals` are then empty. The parts are in the order of ticks, share none, and are read once:
+    memory holds one of them."""
 
 
 @dataclass(frozen=True)
@@ -54,28 +58,33 @@ class CountedBatch:
     query: str
     batch: int  # from 0 on without a gap
     totals: TickTotals
-    fresh: bool = False  # the caller promises that a new query brings no event that another has brought
+    # the caller promises that a new query brings no event that another has brought
+    fresh: bool = False
     users: UserEvents | None = None
-    position: bytes | None = None  # where the source goes on after this batch, for a source that does not remember it
+    # where the source goes on after this batch, for a source that does not remember it
+    position: bytes | None = None
     named: Iterable[NamedEvents] | None = None
 
 
 def take_batch(connection: Connection, live: LiveStream, one: CountedBatch) -> bool:
     """Add a batch to the open ticks inside the open transaction; False if it was added before.
 
-    **Guarantee.** A batch is added once: its name and its totals are one transaction. A batch that comes again must be
-    equal (by a keyed digest) or it is refused; so is a gap in the numbers, and, unless `fresh`, another query after the
-    first: its checkpoint was deleted, and it would count all events again. A checkpoint stands at one place, so its
-    query feeds one stream. Where the store keeps the position, it does so for each stream, and one log feeds many.
-    Totals of closed ticks follow the declared rule for late events. Tests: tests/store/test_accept_totals.py,
+    **Guarantee.** A batch is added once: its name and its totals are one transaction. A batch that
+    comes again must be equal (by a keyed digest) or it is refused; so is a gap in the numbers, and,
+    unless `fresh`, another query after the first: its checkpoint was deleted, and it would count
+    all events again. A checkpoint stands at one place, so its query feeds one stream. Where the
+    store keeps the position, it does so for each stream, and one log feeds many. Totals of closed
+    ticks follow the declared rule for late events. Tests: tests/store/test_accept_totals.py,
     tests/consume/test_consume_log.py::test_one_log_feeds_two_streams_and_each_counts_every_message_once.
     """
     if (one.users is not None, one.named is not None) != brings(live.declaration):
         raise ParameterError(
-            "events go with their users where the budget protects users, with their names where keys are not listed or "
-            "users are counted, and nowhere else"
+            "events go with their users where the budget protects users, with their names where "
+            "keys are not listed or users are counted, and nowhere else"
         )
-    known = find(connection, counted_batches, "digest", stream=live.id, query=one.query, batch=one.batch)
+    known = find(
+        connection, counted_batches, "digest", stream=live.id, query=one.query, batch=one.batch
+    )
     users = None if one.users is None else one.users.stored(live)
     digest = _digest(live, one, users)
     named = _hashed(digest, chain.from_iterable(part.packed() for part in one.named or ()))
@@ -84,22 +93,33 @@ def take_batch(connection: Connection, live: LiveStream, one: CountedBatch) -> b
             pass
         if bytes(known) != digest.digest():
             raise Conflict(
-                f"batch {one.batch} was counted before with other events: the source does not give the same batch "
-                "again, or the checkpoint is an older copy. Nothing was counted; put the newest checkpoint back"
+                f"batch {one.batch} was counted before with other events: the source does not give "
+                "the same batch again, or the checkpoint is an older copy. Nothing was counted; "
+                "put the newest checkpoint back"
             )
         return False
     _check_next(connection, live, one)
     live.check_running()
     if users is not None:
         tick, counted = _place(live, users[0])
-        events.keep_events(connection, live, (one.query, one.batch), tick[counted], users[1][counted], users[2])
+        events.keep_events(
+            connection, live, (one.query, one.batch), tick[counted], users[1][counted], users[2]
+        )
     events.keep_rows(connection, live, one.query, one.batch, _placed(live, named))
     _add(connection, live, one.totals)
-    insert_rows(connection, counted_batches, [(live.id, one.query, one.batch, digest.digest(), time.time())])
+    insert_rows(
+        connection, counted_batches, [(live.id, one.query, one.batch, digest.digest(), time.time())]
+    )
     if one.position is not None:
         sealed = live.seal(one.position, "position", 0, one.query.encode()).hex()
         write_fact(connection, f"at {live.id} {one.query}", sealed)
-    remove(connection, counted_batches, stream=live.id, query=one.query, batch=range(one.batch - REMEMBERED))
+    remove(
+        connection,
+        counted_batches,
+        stream=live.id,
+        query=one.query,
+        batch=range(one.batch - REMEMBERED),
+    )
     return True
 
 
@@ -110,7 +130,9 @@ def brings(declaration: StreamDeclaration) -> tuple[bool, bool]:
     return users and not counts_users, counts_users or (query.discovery is not None and not users)
 
 
-def _hashed(digest: hashlib.blake2b, rows: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
+def _hashed(
+    digest: hashlib.blake2b, rows: Iterable[tuple[int, bytes]]
+) -> Iterator[tuple[int, bytes]]:
     for tick, content in rows:
         digest.update(tick.to_bytes(8, "little") + len(content).to_bytes(8, "little"))
         digest.update(content)
@@ -127,7 +149,9 @@ def _placed(live: LiveStream, rows: Iterable[tuple[int, bytes]]) -> Iterator[tup
 def last_batches(connection: Connection, stream: int) -> dict[str, int]:
     table = counted_batches
     rows = connection.execute(
-        select(table.c.query, func.max(table.c.batch)).where(table.c.stream == stream).group_by(table.c.query)
+        select(table.c.query, func.max(table.c.batch))
+        .where(table.c.stream == stream)
+        .group_by(table.c.query)
     )
     return {query: int(batch) for query, batch in rows}
 
@@ -137,7 +161,8 @@ class CountedTicks:
     """What was counted elsewhere for the ticks that are about to close. Secret."""
 
     totals: Mapping[int, Totals] = field(default_factory=dict)  # exact sums, after the cap per user
-    named: Mapping[int, Sequence[Part]] = field(default_factory=dict)  # for queries that read a tick as a whole
+    # for queries that read a tick as a whole
+    named: Mapping[int, Sequence[Part]] = field(default_factory=dict)
     users: ManyUsers | None = None
 
     @classmethod
@@ -150,7 +175,8 @@ class CountedTicks:
         return cls(*events.cap_ticks(connection, live, ticks))
 
     def write(self, connection: Connection, live: LiveStream, tick: int) -> None:
-        """Delete what was counted for the ticks up to `tick`, in the transaction that releases them."""
+        """Delete what was counted for the ticks up to `tick`, in the transaction that releases
+        them."""
         if self.users is not None:
             self.users.write(connection)
         for table in (counted_totals, counted_events):
@@ -159,21 +185,28 @@ class CountedTicks:
 
 def _check_next(connection: Connection, live: LiveStream, one: CountedBatch) -> None:
     if one.position is None and _feeds_another(connection, live, one.query):
-        raise Conflict("the checkpoint belongs to another stream of this store: every stream needs its own")
+        raise Conflict(
+            "the checkpoint belongs to another stream of this store: every stream needs its own"
+        )
     last = last_batches(connection, live.id)
     if one.query not in last and last and not one.fresh:
         raise Conflict(
-            f"stream {live.name!r} was fed from another checkpoint or log, and this one is new to it: events that were "
-            "counted already would count again. Put the old checkpoint back, or name the old log; or, if this one "
-            "holds new events only, say so with new_checkpoint (--new-checkpoint, or --new-log)"
+            f"stream {live.name!r} was fed from another checkpoint or log, and this one is new to "
+            "it: events that were counted already would count again. Put the old checkpoint back, "
+            "or name the old log; or, if this one holds new events only, say so with "
+            "new_checkpoint (--new-checkpoint, or --new-log)"
         )
     expected = last.get(one.query, -1) + 1
     if one.batch != expected:
         raise Conflict(
-            f"batch {one.batch} comes where the store expects {expected}: the checkpoint is ahead of the store, so "
-            "events would be lost. Put back the store that belongs to the checkpoint, or start with a new checkpoint"
+            f"batch {one.batch} comes where the store expects {expected}: the checkpoint is ahead "
+            "of the store, so events would be lost. Put back the store that belongs to the "
+            "checkpoint, or start with a new checkpoint"
             if one.batch > expected
-            else f"batch {one.batch} is older than the store remembers: put the newest checkpoint back"
+            else (
+                f"batch {one.batch} is older than the store remembers: put the newest checkpoint "
+                "back"
+            )
         )
 
 
@@ -188,7 +221,8 @@ def _add(connection: Connection, live: LiveStream, totals: TickTotals) -> None:
     """Add totals to the stored ones, late ones by the declared rule."""
     tick, counted = _place(live, totals.tick)
     lag = np.maximum(tick - totals.tick, 0) if live.declaration.revise_for is not None else 0
-    cell = totals.cell + lag * live.declaration.query.cells  # of a revised stream: those of that day
+    # of a revised stream: those of that day
+    cell = totals.cell + lag * live.declaration.query.cells
     tick, cell, total = tick[counted], cell[counted], totals.total[counted]
     rows = {}
     for one, here in by_tick(tick):
@@ -198,7 +232,8 @@ def _add(connection: Connection, live: LiveStream, totals: TickTotals) -> None:
 
 
 def _place(live: LiveStream, tick: IntArray) -> tuple[IntArray, BoolArray]:
-    """For each given tick: the tick that counts its events by the rule for late ones, and whether they are counted."""
+    """For each given tick: the tick that counts its events by the rule for late ones, and whether
+    they are counted."""
     late = tick < live.open_tick
     counted = np.ones(len(tick), bool)
     if live.declaration.late == "drop":
@@ -212,7 +247,9 @@ def _place(live: LiveStream, tick: IntArray) -> tuple[IntArray, BoolArray]:
     return tick, counted
 
 
-def _digest(live: LiveStream, one: CountedBatch, users: tuple[IntArray, AnyArray, list[str]] | None) -> hashlib.blake2b:
+def _digest(
+    live: LiveStream, one: CountedBatch, users: tuple[IntArray, AnyArray, list[str]] | None
+) -> hashlib.blake2b:
     """A keyed hash of what a batch holds: it tells a repetition from a change and nothing else."""
     secret = bytes.fromhex(live.secret.derive("evercount/store/counted").hex())
     digest = hashlib.blake2b(digest_size=32, key=secret, person=b"evercount.counts")
@@ -221,7 +258,9 @@ def _digest(live: LiveStream, one: CountedBatch, users: tuple[IntArray, AnyArray
         digest.update(len(column).to_bytes(8, "little") + column[order].astype("<i8").tobytes())
     if users is not None:
         digest.update(users[0].astype("<i8").tobytes() + users[1].tobytes())
-        digest.update(events.pack_rows(users[2], np.empty((len(users[2]), 0), np.int64)) if users[2] else b"")
+        digest.update(
+            events.pack_rows(users[2], np.empty((len(users[2]), 0), np.int64)) if users[2] else b""
+        )
     return digest
 
 
@@ -229,39 +268,45 @@ def check_fed(declaration: StreamDeclaration, source: str) -> None:
     """ParameterError for streams that need more than a source hands over of their events."""
     query, budget = declaration.query, declaration.budget
     if declaration.schedule.manual:
-        raise ParameterError(f"{source} closes ticks by the clock: declare a tick such as 1h instead of 'manual'")
+        raise ParameterError(
+            f"{source} closes ticks by the clock: declare a tick such as 1h instead of 'manual'"
+        )
     named = query.people is not None or query.discovery is not None or budget.unit == "user"
     if declaration.revise_for is not None and named:
         raise ParameterError(
-            f"late = 'revise' counts an event by how late it came, and what {source} hands over of persons and names "
-            "does not say that: use `evercount release` or the service"
+            f"late = 'revise' counts an event by how late it came, and what {source} hands over of "
+            "persons and names does not say that: use `evercount release` or the service"
         )
     if query.people is not None and rows_of(query).repeats:
         raise ParameterError(
-            f"{query.name!r} follows each user from event to event, so every event must be there in its order when its "
-            f"tick closes; {source} hands over what each user did in a tick at most once: use `evercount release` or "
-            "the service"
+            f"{query.name!r} follows each user from event to event, so every event must be there "
+            f"in its order when its tick closes; {source} hands over what each user did in a tick "
+            "at most once: use `evercount release` or the service"
         )
     if query.people is not None and budget.caps[:2] != (None, None):
         raise ParameterError(
-            f"{query.name!r} counts a user once, however many events there are, and {source} hands over each user once "
-            "a tick: omit max_events and max_per_tick (max_ticks and period are supported), or use `evercount "
-            "release`"
+            f"{query.name!r} counts a user once, however many events there are, and {source} hands "
+            "over each user once a tick: omit max_events and max_per_tick (max_ticks and period "
+            "are supported), or use `evercount release`"
         )
 
 
 class FedStream:
     """One declared stream of a store; instants are in microseconds since 1970."""
 
-    def __init__(self, store: Store, declaration: StreamDeclaration, now: int, shards: int | None = None) -> None:
+    def __init__(
+        self, store: Store, declaration: StreamDeclaration, now: int, shards: int | None = None
+    ) -> None:
         self.store = store
         self.live = store.declare(declaration, now / SECOND, shards=shards)
         self.declaration = self.live.declaration  # with the start that the store knows
-        self.run: Run | None = None  # what closes the shards of a stream that is cut; None: this process
+        # what closes the shards of a stream that is cut; None: this process
+        self.run: Run | None = None
 
     @property
     def last_tick(self) -> int:
-        """The last tick that may have events now: every tick ahead of the open one has totals in the store."""
+        """The last tick that may have events now: every tick ahead of the open one has totals in
+        the store."""
         schedule, closed = self.declaration.schedule, self.live.closed
         farthest = schedule.tick_of(schedule.start_of(closed + 1) + LONGEST_AHEAD)
         return max(closed + 1, min(closed + MOST_AHEAD, farthest))
@@ -276,10 +321,17 @@ class FedStream:
     def position(self, source: str) -> bytes | None:
         """The position that came with the last batch of a source; None where it has none."""
         kept = self.store.database.read(read_fact, f"at {self.live.id} {source}")
-        return None if kept is None else self.live.unseal(bytes.fromhex(kept), "position", 0, source.encode())
+        return (
+            None
+            if kept is None
+            else self.live.unseal(bytes.fromhex(kept), "position", 0, source.encode())
+        )
 
-    def accept(self, query: str, batch: int, found: Counted, fresh: bool, position: bytes | None = None) -> bool:
-        """Commit what a batch holds; False if it was committed before. See `store.accept_totals`."""
+    def accept(
+        self, query: str, batch: int, found: Counted, fresh: bool, position: bytes | None = None
+    ) -> bool:
+        """Commit what a batch holds; False if it was committed before. See
+        `store.accept_totals`."""
         one = CountedBatch(query, batch, found.totals, fresh, found.users, position, found.named)
         return self.store.accept_totals(self.live.name, one)
 
@@ -288,7 +340,8 @@ class FedStream:
         return self.live.due(now / SECOND)
 
     def close_due(self, now: int, wait: int = 0) -> range:
-        """Release the ticks that have ended, and waited for `wait` or as long as is declared; returns them."""
+        """Release the ticks that have ended, and waited for `wait` or as long as is declared;
+        returns them."""
         now -= max(0, wait - self.declaration.waits)
         first = self.live.closed + 1
         while (count := self.due(now)) > 0:

@@ -1,11 +1,15 @@
-"""Closing ticks: what the next ticks of a stream count, how they are written, and streams that are cut into shards.
+"""Closing ticks: what the next ticks of a stream count, how they are written, and streams that are
+cut into shards.
 
-The next ticks count what came for them, but nothing where they are missing. What moves from a missing tick to the one
-after it is written in the transaction that closes the missing tick, so a crash neither loses it nor counts it twice.
+The next ticks count what came for them, but nothing where they are missing. What moves from a
+missing tick to the one after it is written in the transaction that closes the missing tick, so a
+crash neither loses it nor counts it twice.
 
-The cells of a stream may be cut into shards. Each has a state of its own, closes its ticks and commits them alone:
+The cells of a stream may be cut into shards. Each has a state of its own, closes its ticks and
+commits them alone:
 
-freeze (the ticks' totals) ─► close_shard, anywhere and any number of times ─► the chain: readers see the ticks
+freeze (the ticks' totals) ─► close_shard, anywhere and any number of times ─► the chain: readers
+see the ticks
 """
 
 from __future__ import annotations
@@ -34,7 +38,14 @@ from evercount.store.commit_batches import Pending, add_totals, read_early
 from evercount.store.database import Database, change, find, having, insert_rows, remove, rows_of
 from evercount.store.known_users import forget_users
 from evercount.store.named_events import as_tick
-from evercount.store.open_stream import CutStream, LiveStream, Totals, add_exactly, cut_total, unpack_totals
+from evercount.store.open_stream import (
+    CutStream,
+    LiveStream,
+    Totals,
+    add_exactly,
+    cut_total,
+    unpack_totals,
+)
 from evercount.store.reader import open_sealer
 from evercount.store.sealing import Sealer
 from evercount.store.stored_releases import declared, link, read_numbers, release_rows
@@ -48,8 +59,8 @@ Came = dict[int, Any]  # what came for each tick: exact sums, or events
 
 @dataclass(frozen=True, eq=False)
 class NextTicks:
-    """What the next ticks count, and what moves from the last of them to the tick after it, which opens with that.
-    Secret."""
+    """What the next ticks count, and what moves from the last of them to the tick after it, which
+    opens with that. Secret."""
 
     totals: TickTotals | TickEvents
     moved_sums: Totals
@@ -57,8 +68,11 @@ class NextTicks:
     counted: CountedTicks | None = None  # what was counted elsewhere for them
 
     @classmethod
-    def of(cls, live: LiveStream, ticks: range, came: Came, counted: CountedTicks | None = None) -> NextTicks:
-        """Nothing counts in a missing tick. Where its events move, they are the first ones of the next tick."""
+    def of(
+        cls, live: LiveStream, ticks: range, came: Came, counted: CountedTicks | None = None
+    ) -> NextTicks:
+        """Nothing counts in a missing tick. Where its events move, they are the first ones of the
+        next tick."""
         moving, events = missing_ticks(live.marks, ticks, NEXT), live.declaration.remembers
         for tick in missing_ticks(live.marks, ticks):
             gone = came.pop(tick, None)
@@ -72,11 +86,14 @@ class NextTicks:
         rows = np.zeros((len(ticks), live.stream.query.cells), np.int64)
         for tick, row in came.items():
             rows[tick - ticks.start] = cut_total(live.declaration.query, row)
-        return cls(TickTotals.dense(ticks.start, rows), zeros if left is None else left, [], counted)
+        return cls(
+            TickTotals.dense(ticks.start, rows), zeros if left is None else left, [], counted
+        )
 
     @classmethod
     def stored(cls, connection: Connection, live: LiveStream, count: int) -> NextTicks:
-        """The next ticks of what the store holds: the first with what was accepted, all with what was counted ahead."""
+        """The next ticks of what the store holds: the first with what was accepted, all with what
+        was counted ahead."""
         ticks = range(live.open_tick, live.open_tick + count)
         counted = CountedTicks.read(connection, live, ticks) if live.counted else None
         if live.declaration.remembers:
@@ -88,7 +105,9 @@ class NextTicks:
             }
         else:
             came = {} if counted is None else dict(counted.totals)
-            came[ticks.start] = add_exactly(live.totals, came[ticks.start]) if ticks.start in came else live.totals
+            came[ticks.start] = (
+                add_exactly(live.totals, came[ticks.start]) if ticks.start in came else live.totals
+            )
         return cls.of(live, ticks, came, counted)
 
     @classmethod
@@ -107,7 +126,8 @@ class NextTicks:
         return cls.of(live, ticks, came)
 
     def write(self, connection: Connection, live: LiveStream, last: int) -> None:
-        """Keep what moves to the next tick and nothing else of these, in the transaction that counts them."""
+        """Keep what moves to the next tick and nothing else of these, in the transaction that
+        counts them."""
         if live.declaration.budget.unit == "user":
             forget_users(connection, live, range(live.open_tick, last + 1))
         if self.counted is not None:
@@ -124,8 +144,9 @@ def no_sums(live: LiveStream) -> IntArray:
 
 
 def make_ready(store: Store, live: LiveStream, count: int) -> int:
-    """Count the events that were kept for the first open tick; returns how many of the next `count` ticks can close
-    now. A crash loses nothing and counts nothing twice: kept events are deleted in the transaction that counts them."""
+    """Count the events that were kept for the first open tick; returns how many of the next `count`
+    ticks can close now. A crash loses nothing and counts nothing twice: kept events are deleted in
+    the transaction that counts them."""
     if live.cut is not None and live.cut.closing > live.closed:
         return count  # what they count is frozen
     tick = live.open_tick
@@ -159,7 +180,9 @@ class ClosingTicks:
     head: bytes
     labels: Sequence[str]
 
-    def write(self, connection: Connection, live: LiveStream, table: ReleaseTable, closed_at: float) -> None:
+    def write(
+        self, connection: Connection, live: LiveStream, table: ReleaseTable, closed_at: float
+    ) -> None:
         links: list[tuple[int, int, bytes, float]] = []
         keys = self._new_keys(live, table)
         self.labels = [*self.labels, *(label for _, _, label, _ in keys)] if keys else self.labels
@@ -178,9 +201,11 @@ class ClosingTicks:
         insert_rows(connection, schema.public_keys, keys)
 
     def _new_keys(self, live: LiveStream, table: ReleaseTable) -> list[tuple[int, int, str, int]]:
-        """Rows of `schema.public_keys` for keys that these ticks publish for the first time, in the order of ticks."""
+        """Rows of `schema.public_keys` for keys that these ticks publish for the first time, in the
+        order of ticks."""
         fixed = live.declaration.query.discovery is None and len(table.cells) == len(self.labels)
-        if fixed or live.declaration.revise_for is not None:  # a revised tick has its keys once for each lag
+        # a revised tick has its keys once for each lag
+        if fixed or live.declaration.revise_for is not None:
             return []
         known, public = set(self.labels), ~np.isnan(table.numbers[:, 0])
         new = (place for place in range(public.shape[1]) if table.cells[place] not in known)
@@ -197,7 +222,8 @@ NUMBERS_FROZEN = 5_000_000  # totals that are frozen together
 
 @dataclass(frozen=True)
 class ShardWork:
-    """What a process needs to know to close shards. Nothing of it is secret: it may travel with a job."""
+    """What a process needs to know to close shards. Nothing of it is secret: it may travel with a
+    job."""
 
     place: str  # the store: a file, or a URL without a password
     stream: int
@@ -213,29 +239,44 @@ def read_cut(connection: Connection, stream: int) -> CutStream | None:
     return None if frozen is None else CutStream(len(numbers), int(frozen))
 
 
-# -- in the process that has the lock ---------------------------------------------------------------------------------
+# -- in the process that has the lock --------------------------------------------------------------
 
 
 def cut_stream(store: Store, live: LiveStream, shards: int) -> None:
-    """Cut the cells of a stream into shards, before its first tick; it may be cut in the same way already."""
+    """Cut the cells of a stream into shards, before its first tick; it may be cut in the same way
+    already."""
     if (cut := live.cut) is not None:
         if cut.shards != shards:
             raise Conflict(
-                f"stream {live.name!r} is kept in {cut.shards} shards, each with its own state, not in "
-                f"{shards}: give {cut.shards} shards, or omit the number"
+                f"stream {live.name!r} is kept in {cut.shards} shards, each with its own state, "
+                f"not in {shards}: give {cut.shards} shards, or omit the number"
             )
         return
     if live.closed:
-        raise Conflict(f"stream {live.name!r} began as a whole and cannot be cut now: omit the number of shards")
+        raise Conflict(
+            f"stream {live.name!r} began as a whole and cannot be cut now: omit the number of "
+            "shards"
+        )
     if not can_be_cut(live.declaration.released_query):
-        raise ParameterError(f"the cells of {live.declaration.query.name!r} cannot be cut into shards")
+        raise ParameterError(
+            f"the cells of {live.declaration.query.name!r} cannot be cut into shards"
+        )
     with store.database.transaction() as connection:
         rows = []
         for number, part in enumerate(cut_cells(live.declaration.query.cells, shards)):
             shard_stream = live.declaration.build(secret=live.secret, part=part, task=True)
             blob = shard_stream.snapshot()
             shard_stream.close()
-            rows.append((live.id, number, part.start, part.stop, 0, _seal(live.sealer, blob, live.id, number, 0)))
+            rows.append(
+                (
+                    live.id,
+                    number,
+                    part.start,
+                    part.stop,
+                    0,
+                    _seal(live.sealer, blob, live.id, number, 0),
+                )
+            )
         insert_rows(connection, schema.cut_streams, [(live.id, 0)])
         insert_rows(connection, schema.shards, rows)
     live.cut = CutStream(shards, 0)
@@ -244,11 +285,13 @@ def cut_stream(store: Store, live: LiveStream, shards: int) -> None:
 def close_by_shards(
     store: Store, live: LiveStream, cut: CutStream, count: int, closed_at: float, run: Run | None
 ) -> None:
-    """Release the next `count` ticks of a stream that is cut into shards. What an earlier call has begun is brought to
-    its end instead: its ticks keep their totals."""
+    """Release the next `count` ticks of a stream that is cut into shards. What an earlier call has
+    begun is brought to its end instead: its ticks keep their totals."""
     if cut.closing == live.closed:
         _freeze(store, live, cut, count)
-    (run or partial(close_here, store.key))(ShardWork(shareable_place(store.database), live.id, cut.shards))
+    (run or partial(close_here, store.key))(
+        ShardWork(shareable_place(store.database), live.id, cut.shards)
+    )
     head, links = live.head, []
     outputs = range(live.declaration.query.outputs)
     with store.database.transaction() as connection:
@@ -256,7 +299,9 @@ def close_by_shards(
         if late is not None:
             raise StoreError(f"shard {late} has not closed tick {cut.closing}")
         for tick in range(live.closed + 1, cut.closing + 1):
-            head = link(head, tick, read_numbers(connection, live.id, range(tick, tick + 1), outputs)[0])
+            head = link(
+                head, tick, read_numbers(connection, live.id, range(tick, tick + 1), outputs)[0]
+            )
             links.append((live.id, tick, head, closed_at))
         insert_rows(connection, schema.ticks, links)
         live.write_state(connection, cut.closing, live.blob)
@@ -266,7 +311,8 @@ def close_by_shards(
 
 
 def _freeze(store: Store, live: LiveStream, cut: CutStream, count: int) -> None:
-    """Store the totals of the next ticks for good: every call that closes these ticks uses the same."""
+    """Store the totals of the next ticks for good: every call that closes these ticks uses the
+    same."""
     if live.declaration.horizon is not None:
         count = min(count, live.declaration.horizon - live.closed)
     count = make_ready(store, live, min(count, max(1, NUMBERS_FROZEN // live.stream.query.cells)))
@@ -282,7 +328,7 @@ def _freeze(store: Store, live: LiveStream, cut: CutStream, count: int) -> None:
     live.totals, cut.closing = following.moved_sums, last
 
 
-# -- anywhere ---------------------------------------------------------------------------------------------------------
+# -- anywhere --------------------------------------------------------------------------------------
 
 
 def close_here(key: bytes | None, work: ShardWork) -> None:
@@ -291,12 +337,14 @@ def close_here(key: bytes | None, work: ShardWork) -> None:
 
 
 def close_shard(work: ShardWork, number: int, key: bytes | None) -> int:
-    """Close the frozen ticks of one shard; returns how many this call committed. `key` is that of the store.
+    """Close the frozen ticks of one shard; returns how many this call committed. `key` is that of
+    the store.
 
-    **Guarantee.** The rows of the ticks and the state after them are one transaction. The totals are frozen before any
-    shard closes, and noise is a function of (secret, declaration, tick, cell); so a repeated or speculative call
-    computes the same bits. One that finds its ticks there when it commits compares them and accepts, or fails loudly.
-    Tests: tests/store/test_close_shards.py::test_shards_publish_the_table_of_the_whole_stream,
+    **Guarantee.** The rows of the ticks and the state after them are one transaction. The totals
+    are frozen before any shard closes, and noise is a function of (secret, declaration, tick,
+    cell); so a repeated or speculative call computes the same bits. One that finds its ticks there
+    when it commits compares them and accepts, or fails loudly. Tests:
+    tests/store/test_close_shards.py::test_shards_publish_the_table_of_the_whole_stream,
     tests/store/test_close_shards.py::test_two_calls_at_once_commit_one_of_them and
     tests/store/test_close_shards.py::test_a_commit_that_finds_other_numbers_fails.
     """
@@ -319,11 +367,16 @@ def _close_some(database: Database, sealer: Sealer, stream: int, number: int) ->
         if not ticks:
             return 0
         declaration = declared(row)
-        totals = _frozen(connection, sealer, stream, ticks, declaration.query.cells)[:, part.start : part.stop]
+        totals = _frozen(connection, sealer, stream, ticks, declaration.query.cells)[
+            :, part.start : part.stop
+        ]
         blob = sealer.open(shard.sealed, "shard", stream, shard.tick, _name(number))
     shard_stream = TaskStream.restore(blob, declaration.period_of)
     (table,) = close_ticks(
-        shard_stream, TickTotals.dense(ticks.start, totals), declaration.schedule.starts_of, numbers=totals.size or 1
+        shard_stream,
+        TickTotals.dense(ticks.start, totals),
+        declaration.schedule.starts_of,
+        numbers=totals.size or 1,
     )
     blob = shard_stream.snapshot()
     shard_stream.close()
@@ -340,12 +393,16 @@ def _close_some(database: Database, sealer: Sealer, stream: int, number: int) ->
     return len(ticks)
 
 
-def _compare(connection: Connection, stream: int, ticks: range, part: range, numbers: FloatArray) -> None:
+def _compare(
+    connection: Connection, stream: int, ticks: range, part: range, numbers: FloatArray
+) -> None:
     kept = read_numbers(connection, stream, ticks, part)
-    if not np.array_equal(kept[:, :2], numbers[:, :2]):  # values and stds: the ends of intervals follow from them
+    # values and stds: the ends of intervals follow from them
+    if not np.array_equal(kept[:, :2], numbers[:, :2]):
         raise StoreError(
-            f"ticks {ticks[0]} to {ticks[-1]} of cells {part.start} to {part.stop - 1} were committed with other "
-            "numbers: the store or this program was changed. Nothing more is released; verify the store"
+            f"ticks {ticks[0]} to {ticks[-1]} of cells {part.start} to {part.stop - 1} were "
+            "committed with other numbers: the store or this program was changed. Nothing more is "
+            "released; verify the store"
         )
 
 
@@ -357,7 +414,9 @@ def _shard(connection: Connection, stream: int, number: int, lock: bool = False)
     return row
 
 
-def _frozen(connection: Connection, sealer: Sealer, stream: int, ticks: range, cells: int) -> IntArray:
+def _frozen(
+    connection: Connection, sealer: Sealer, stream: int, ticks: range, cells: int
+) -> IntArray:
     out, table = np.zeros((len(ticks), cells), np.int64), schema.counted_totals
     for tick, sealed in rows_of(connection, table, "tick", "sealed", stream=stream, tick=ticks):
         out[tick - ticks.start] = unpack_totals(sealer.open(sealed, "counted", stream, tick), cells)

@@ -1,9 +1,10 @@
 """Batches that one transaction commits, with their idempotency keys and the caps of their users.
 
-Events may be early: of open ticks after the first one, while ticks are held open after their end. Where events simply
-add up, the sums of later ticks are kept next to those that were counted elsewhere. Events of persons, whose caps go
-tick by tick, and events that a query reads as a whole tick are kept as they came; they are counted when their tick is
-the first open one (`closing_ticks.make_ready`), as if they had come then.
+Events may be early: of open ticks after the first one, while ticks are held open after their end.
+Where events simply add up, the sums of later ticks are kept next to those that were counted
+elsewhere. Events of persons, whose caps go tick by tick, and events that a query reads as a whole
+tick are kept as they came; they are counted when their tick is the first open one
+(`closing_ticks.make_ready`), as if they had come then.
 """
 
 from __future__ import annotations
@@ -49,16 +50,18 @@ class Pending:
         self.totals, self.events = live.totals, list[Any]()
         self.users: KnownUsers | None = None  # where users are protected
         self.ahead: dict[int, Totals] = {}
-        self.early: dict[int, list[Kept]] = {}  # what later ticks get: sums, and events as they came
+        # what later ticks get: sums, and events as they came
+        self.early: dict[int, list[Kept]] = {}
 
     def count(self, batch: Batch, placed: Placed) -> None:
-        """Take in the events of a batch, tick by tick. What can refuse the batch comes before anything is changed."""
+        """Take in the events of a batch, tick by tick. What can refuse the batch comes before
+        anything is changed."""
         live = self.live
         later = {tick: places for tick, places in placed.ticks.items() if tick > live.open_tick}
         if later and live.declaration.remembers and not live.declaration.query.refuses_by_itself:
             raise InputError(
-                f"events of {live.declaration.query.name!r} are read in the order of their ticks: this stream takes "
-                "those of the first open tick only"
+                f"events of {live.declaration.query.name!r} are read in the order of their ticks: "
+                "this stream takes those of the first open tick only"
             )
         adds_up = not live.declaration.remembers and batch.users is None
         self._count_open(batch, placed.ticks.get(live.open_tick, []))
@@ -74,12 +77,17 @@ class Pending:
                 self.early.setdefault(tick, []).extend(zip(events, users, strict=True))
 
     def count_early(self, kept: list[Kept]) -> None:
-        users = None if self.live.declaration.user_caps is None else [user for _, user in kept if user is not None]
+        users = (
+            None
+            if self.live.declaration.user_caps is None
+            else [user for _, user in kept if user is not None]
+        )
         batch = Batch(self.live.name, [event for event, _ in kept], users=users)
         self._count_open(batch, list(range(batch.size)))
 
     def _count_open(self, batch: Batch, places: list[int], lag: int = 0) -> None:
-        """The events at these places of a batch, into the first open tick; of a revised stream for one `lag` ago."""
+        """The events at these places of a batch, into the first open tick; of a revised stream for
+        one `lag` ago."""
         live, changes, hashes = self.live, UserState(), dict[str, bytes]()
         if batch.users is not None:
             users = [batch.users[place] for place in places]
@@ -89,7 +97,9 @@ class Pending:
             seen = self.users.read(self.connection, hashes.values())
             before = {user: seen[hashed] for user, hashed in hashes.items()}
             caps = Caps.of(live.declaration.budget)
-            places, changes = cap_per_user(zip(users, places, strict=True), caps, before, live.open_tick)
+            places, changes = cap_per_user(
+                zip(users, places, strict=True), caps, before, live.open_tick
+            )
         kept = [batch.payloads[place] for place in places]
         if live.declaration.remembers:
             live.offer(kept, places, self.events)
@@ -123,11 +133,12 @@ class Pending:
 class Group:
     """Batches that are committed together.
 
-    **Guarantee.** The answers of `add_all` go out after the commit (`Store.accept`), and the commit holds for each
-    batch what it adds together with its idempotency key: after any crash a batch is on the disk with its key, or
-    neither is, and then nobody was answered. Many batches share one wait for the disk; none is answered before it. A
-    batch that comes again is found among those of before (`known`): the stored ones, which were read inside the same
-    transaction of the one writer, and those of its own commit. Tests: `tests/service/test_service_fire.py`,
+    **Guarantee.** The answers of `add_all` go out after the commit (`Store.accept`), and the commit
+    holds for each batch what it adds together with its idempotency key: after any crash a batch is
+    on the disk with its key, or neither is, and then nobody was answered. Many batches share one
+    wait for the disk; none is answered before it. A batch that comes again is found among those of
+    before (`known`): the stored ones, which were read inside the same transaction of the one
+    writer, and those of its own commit. Tests: `tests/service/test_service_fire.py`,
     `tests/store/test_store_streams.py`.
     """
 
@@ -138,15 +149,19 @@ class Group:
         self.fresh: list[tuple[int, bytes, Known]] = []  # what this commit adds to them
 
     def add_all(self, batches: Sequence[Batch]) -> list[Accepted | EvercountError]:
-        """Add batches one after the other; returns an answer to each, which is the error if the batch is refused."""
+        """Add batches one after the other; returns an answer to each, which is the error if the
+        batch is refused."""
         marks = [keyed(self.streams.get(batch.stream), batch) for batch in batches]
-        for stream in {mark[0] for mark in marks if mark is not None}:  # one statement, however many batches there are
+        # one statement, however many batches there are
+        for stream in {mark[0] for mark in marks if mark is not None}:
             wanted = {mark[1] for mark in marks if mark is not None and mark[0] == stream}
             for row in rows_of(self.connection, schema.batches, stream=stream, key=wanted):
                 self.known[stream, bytes(row.key)] = Known(bytes(row.digest), row.tick, row.size)
         return [self._add(batch, mark) for batch, mark in zip(batches, marks, strict=True)]
 
-    def _add(self, batch: Batch, mark: tuple[int, bytes, bytes] | None) -> Accepted | EvercountError:
+    def _add(
+        self, batch: Batch, mark: tuple[int, bytes, bytes] | None
+    ) -> Accepted | EvercountError:
         """Take one batch in, or say why not; a refused batch leaves nothing behind."""
         try:
             live = self.streams.get(batch.stream)
@@ -155,7 +170,10 @@ class Group:
             earlier = None if mark is None else self.known.get(mark[:2])
             if mark is not None and earlier is not None:
                 if earlier.digest != mark[2]:
-                    reused = "this Idempotency-Key was used for another batch: use a new key for new events"
+                    reused = (
+                        "this Idempotency-Key was used for another batch: use a new key for new "
+                        "events"
+                    )
                     raise Conflict(reused, events=earlier.size)
                 return Accepted(batch.size, earlier.tick, repeated=True)
             live.check_open(self.now)
@@ -172,7 +190,9 @@ class Group:
 
     def write(self) -> None:
         now = time.time()
-        rows = ((stream, key, one.digest, one.tick, now, one.size) for stream, key, one in self.fresh)
+        rows = (
+            (stream, key, one.digest, one.tick, now, one.size) for stream, key, one in self.fresh
+        )
         insert_rows(self.connection, schema.batches, rows)
         for pending in self.pending.values():
             pending.write()
@@ -187,19 +207,27 @@ class Known(NamedTuple):
 
 
 def keyed(live: LiveStream | None, batch: Batch) -> tuple[int, bytes, bytes] | None:
-    """The stream, and keyed hashes of a batch's idempotency key, with its sender, and of its body: they tell a retry
-    from a change. None for a batch without a key."""
+    """The stream, and keyed hashes of a batch's idempotency key, with its sender, and of its body:
+    they tell a retry from a change. None for a batch without a key."""
     if live is None or batch.key is None:
         return None
     secret = bytes.fromhex(live.secret.derive("evercount/store/batches").hex())
-    name = hashlib.blake2b(batch.key.encode(), digest_size=32, key=secret, person=b"evercount.key").digest()
-    key = hashlib.blake2b(name + batch.sender, digest_size=32, key=secret, person=b"evercount.sender").digest()
-    return live.id, key, hashlib.blake2b(batch.body, digest_size=32, key=secret, person=b"evercount.body").digest()
+    name = hashlib.blake2b(
+        batch.key.encode(), digest_size=32, key=secret, person=b"evercount.key"
+    ).digest()
+    key = hashlib.blake2b(
+        name + batch.sender, digest_size=32, key=secret, person=b"evercount.sender"
+    ).digest()
+    return (
+        live.id,
+        key,
+        hashlib.blake2b(batch.body, digest_size=32, key=secret, person=b"evercount.body").digest(),
+    )
 
 
 def user_hashes(live: LiveStream, users: Iterable[str], lag: int = 0) -> list[bytes]:
-    """Keyed hashes of the ids of users: an id itself is never stored. Where ticks are revised, of users for the tick
-    that is `lag` ticks ago: they begin with its number."""
+    """Keyed hashes of the ids of users: an id itself is never stored. Where ticks are revised, of
+    users for the tick that is `lag` ticks ago: they begin with its number."""
     secret = bytes.fromhex(live.secret.derive("evercount/store/users").hex())
     keyed = hashlib.blake2b(digest_size=32, key=secret, person=b"evercount.user")
     hashes = []
@@ -212,7 +240,9 @@ def user_hashes(live: LiveStream, users: Iterable[str], lag: int = 0) -> list[by
     return hashes
 
 
-def add_totals(connection: Connection, live: LiveStream, rows: Mapping[int, IntArray | Totals]) -> None:
+def add_totals(
+    connection: Connection, live: LiveStream, rows: Mapping[int, IntArray | Totals]
+) -> None:
     """Add sums to those of open ticks, which lie in the database until the ticks close."""
     stored = stored_totals(connection, live, list(rows))
     zeros = np.zeros(live.stream.query.cells, np.int64)
@@ -223,10 +253,14 @@ def add_totals(connection: Connection, live: LiveStream, rows: Mapping[int, IntA
     replace_rows(connection, counted_totals, new)
 
 
-def stored_totals(connection: Connection, live: LiveStream, ticks: Sequence[int]) -> dict[int, Totals]:
+def stored_totals(
+    connection: Connection, live: LiveStream, ticks: Sequence[int]
+) -> dict[int, Totals]:
     sums, cells = dict[int, Totals](), live.stream.query.cells
     for part in in_parts(list(ticks)):
-        for tick, sealed in rows_of(connection, counted_totals, "tick", "sealed", stream=live.id, tick=part):
+        for tick, sealed in rows_of(
+            connection, counted_totals, "tick", "sealed", stream=live.id, tick=part
+        ):
             totals = unpack_totals(live.unseal(sealed, "counted", tick), cells)
             if len(totals) != cells:
                 raise StoreError(f"the totals of stream {live.name!r} do not belong to its query")
@@ -234,7 +268,9 @@ def stored_totals(connection: Connection, live: LiveStream, ticks: Sequence[int]
     return sums
 
 
-def keep_early(connection: Connection, live: LiveStream, events: Mapping[int, Iterable[Kept]]) -> None:
+def keep_early(
+    connection: Connection, live: LiveStream, events: Mapping[int, Iterable[Kept]]
+) -> None:
     for tick, kept in events.items():
         number = len(rows_of(connection, early_events, "number", stream=live.id, tick=tick).all())
         sealed = live.seal(json.dumps(list(kept)).encode(), "early", tick)
@@ -244,4 +280,8 @@ def keep_early(connection: Connection, live: LiveStream, events: Mapping[int, It
 def read_early(connection: Connection, live: LiveStream, tick: int) -> list[Kept]:
     """The kept events of a tick in the order in which they came."""
     kept = rows_of(connection, early_events, "sealed", order="number", stream=live.id, tick=tick)
-    return [(event, user) for one in kept.scalars() for event, user in json.loads(live.unseal(one, "early", tick))]
+    return [
+        (event, user)
+        for one in kept.scalars()
+        for event, user in json.loads(live.unseal(one, "early", tick))
+    ]

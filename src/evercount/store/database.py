@@ -1,5 +1,5 @@
-"""One writer's connection to SQLite or PostgreSQL with the lock that keeps every other writer out, readers, and the
-statements that both use."""
+"""One writer's connection to SQLite or PostgreSQL with the lock that keeps every other writer out,
+readers, and the statements that both use."""
 
 from __future__ import annotations
 
@@ -36,7 +36,13 @@ from sqlalchemy import (
 from sqlalchemy.engine import URL, CursorResult, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 
-from evercount._safe_files import MAKE_ROOM, keep_others_out, lock_exclusively, open_private, refuse_link
+from evercount._safe_files import (
+    MAKE_ROOM,
+    keep_others_out,
+    lock_exclusively,
+    open_private,
+    refuse_link,
+)
 from evercount.errors import MissingExtra, ParameterError, StoreError
 from evercount.store import schema
 
@@ -45,7 +51,9 @@ P = ParamSpec("P")
 T = TypeVar("T")
 V = TypeVar("V")
 
-LOCK = int.from_bytes(hashlib.blake2b(b"evercount single writer", digest_size=8).digest(), "big", signed=True)
+LOCK = int.from_bytes(
+    hashlib.blake2b(b"evercount single writer", digest_size=8).digest(), "big", signed=True
+)
 """The number of the advisory lock that the one writer of a PostgreSQL schema holds."""
 MAGIC = b"SQLite format 3\0"  # how every SQLite file begins
 BUSY_SECONDS = 10
@@ -69,7 +77,10 @@ def parse_url(place: str | Path) -> URL:
     kind = url.get_backend_name()
     if kind == "sqlite":
         if not url.database or url.database == ":memory:":
-            raise ParameterError("the store must be durable: give the path of a file, not an SQLite database in memory")
+            raise ParameterError(
+                "the store must be durable: give the path of a file, not an SQLite database in "
+                "memory"
+            )
         return URL.create("sqlite", database=str(Path(url.database).absolute()))
     if kind in ("postgresql", "postgres"):
         return url.set(drivername="postgresql+psycopg")
@@ -82,11 +93,12 @@ READER_PRAGMAS = ("query_only=ON",)
 
 
 def explain(error: SQLAlchemyError, file: Path | None = None) -> StoreError:
-    """A StoreError whose message names the kind of trouble, and whose detail is the database's own text. `file` is
-    that of an SQLite database.
+    """A StoreError whose message names the kind of trouble, and whose detail is the database's own
+    text. `file` is that of an SQLite database.
 
-    **Guarantee.** The message holds nothing of the driver's text, which may name hosts, ports, users, files or values.
-    Statements and their parameters are in neither. Test: `tests/store/test_store_messages.py`.
+    **Guarantee.** The message holds nothing of the driver's text, which may name hosts, ports,
+    users, files or values. Statements and their parameters are in neither. Test:
+    `tests/store/test_store_messages.py`.
     """
     origin = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
     first = (str(origin).strip().splitlines() or ["no reason given"])[0]
@@ -95,7 +107,8 @@ def explain(error: SQLAlchemyError, file: Path | None = None) -> StoreError:
 
 
 def _is_full(error: BaseException, file: Path | None) -> bool:
-    """Return whether a database failed because its disk is full; SQLite calls some such failures I/O errors."""
+    """Return whether a database failed because its disk is full; SQLite calls some such failures
+    I/O errors."""
     if getattr(error, "sqlstate", None) == POSTGRES_FULL:
         return True
     code = getattr(error, "sqlite_errorcode", None)
@@ -109,10 +122,11 @@ def _is_full(error: BaseException, file: Path | None) -> bool:
 class Database:
     """A database that is open for reading and, with `write`, for the one writer.
 
-    **Guarantee.** While a Database with `write` is open, no other process has one on the same database: SQLite by an
-    operating-system lock on `<file>.lock`, PostgreSQL by an advisory lock of the session that also does all writing, so
-    a writer that lost its lock lost its connection too. With `helper` no lock is taken: for the shards that the process
-    with the lock has asked to close (`closing_ticks.py`), whose commits are the same in every process. Tests:
+    **Guarantee.** While a Database with `write` is open, no other process has one on the same
+    database: SQLite by an operating-system lock on `<file>.lock`, PostgreSQL by an advisory lock of
+    the session that also does all writing, so a writer that lost its lock lost its connection too.
+    With `helper` no lock is taken: for the shards that the process with the lock has asked to close
+    (`closing_ticks.py`), whose commits are the same in every process. Tests:
     `tests/store/test_store_lock.py`.
     """
 
@@ -127,7 +141,9 @@ class Database:
         if self.file is not None:
             self._check_file(self.file)
         self.writer, self.reader = self._engine(write), self._engine(False)
-        self._frozen = self._engine(False, frozen=True) if self.sqlite and not write else self.reader
+        self._frozen = (
+            self._engine(False, frozen=True) if self.sqlite and not write else self.reader
+        )
         if self.file is not None and write and not helper:
             self._lock_file = take_file_lock(self.file)
         try:
@@ -144,23 +160,31 @@ class Database:
     def describe(self) -> str:
         return str(self.file) if self.sqlite else self.url.render_as_string(hide_password=True)
 
-    # -- opening -------------------------------------------------------------------------------------------------
+    # -- opening -----------------------------------------------------------------------------------
 
     def _check_file(self, file: Path) -> None:
         refuse_link("the store", file)  # the lock and the head lie next to the name that is used
         if not file.parent.is_dir():
-            raise StoreError(f"the folder {file.parent} does not exist: make it, or choose another file")
+            raise StoreError(
+                f"the folder {file.parent} does not exist: make it, or choose another file"
+            )
         if file.is_dir():
             raise StoreError(f"{file} is a folder: name a file in it")
         if not file.exists() and not self.write:
             raise StoreError(f"there is no store at {file}")
         if self.write and not os.access(file if file.exists() else file.parent, os.W_OK):
-            raise StoreError(f"{file} is read-only for this user: change its permissions or choose another file")
-        with contextlib.suppress(OSError), file.open("rb") as content:  # what cannot be read is explained by SQLite
+            raise StoreError(
+                f"{file} is read-only for this user: change its permissions or choose another file"
+            )
+        # what cannot be read is explained by SQLite
+        with contextlib.suppress(OSError), file.open("rb") as content:
             if (start := content.read(len(MAGIC))) and start != MAGIC:
-                raise StoreError(f"{file} is not an SQLite database: name another file for the store")
+                raise StoreError(
+                    f"{file} is not an SQLite database: name another file for the store"
+                )
         if self.write and not file.exists():
-            os.close(open_private(file, os.O_CREAT | os.O_RDWR))  # raw sums and secrets: for the owner only
+            # raw sums and secrets: for the owner only
+            os.close(open_private(file, os.O_CREAT | os.O_RDWR))
 
     def _engine(self, write: bool, frozen: bool = False) -> Engine:
         if self.sqlite:
@@ -168,13 +192,21 @@ class Database:
             url = self.url
             if frozen and self.file is not None:
                 url = url.set(database=self.file.as_uri(), query={"uri": "true", "immutable": "1"})
-            engine = create_engine(url, hide_parameters=True, poolclass=NullPool, connect_args=options)
-            event.listen(engine, "connect", partial(_set_pragmas, WRITER_PRAGMAS if write else READER_PRAGMAS))
+            engine = create_engine(
+                url, hide_parameters=True, poolclass=NullPool, connect_args=options
+            )
+            event.listen(
+                engine,
+                "connect",
+                partial(_set_pragmas, WRITER_PRAGMAS if write else READER_PRAGMAS),
+            )
             begin = "BEGIN IMMEDIATE" if write else "BEGIN"
             event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(begin))
             return engine
         options = {"connect_timeout": BUSY_SECONDS, "application_name": "evercount"}
-        pool: dict[str, Any] = {"poolclass": NullPool} if write else {"pool_size": 4, "pool_pre_ping": True}
+        pool: dict[str, Any] = (
+            {"poolclass": NullPool} if write else {"pool_size": 4, "pool_pre_ping": True}
+        )
         try:
             engine = create_engine(self.url, hide_parameters=True, connect_args=options, **pool)
         except (ModuleNotFoundError, NoSuchModuleError) as error:
@@ -185,14 +217,16 @@ class Database:
         return engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
 
     def reconnect(self) -> None:
-        """A fresh connection of the writer, with its lock; StoreError when another writer has it."""
+        """A fresh connection of the writer, with its lock; StoreError when another writer has
+        it."""
         self._disconnect()
         with self._explained():
             connection = self.writer.connect()
             if not self.sqlite and not self.helper and not _advisory_lock(connection):
                 connection.close()
                 raise StoreError(
-                    "another process writes to this store: a stream has one writer. Stop that process first",
+                    "another process writes to this store: a stream has one writer. Stop that "
+                    "process first",
                     self.describe(),
                 )
         self._connection = connection
@@ -205,7 +239,8 @@ class Database:
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
-        """The database's errors as StoreError; the log gets the detail, once for as long as it stays the same."""
+        """The database's errors as StoreError; the log gets the detail, once for as long as it
+        stays the same."""
         try:
             yield
         except SQLAlchemyError as failed:
@@ -215,7 +250,7 @@ class Database:
             self._told = error.detail
             raise error from None
 
-    # -- use -----------------------------------------------------------------------------------------------------
+    # -- use ---------------------------------------------------------------------------------------
 
     @property
     def lost(self) -> bool:
@@ -224,7 +259,8 @@ class Database:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Connection]:
-        """One write transaction: all of it is durable when the block ends, or none of it and StoreError."""
+        """One write transaction: all of it is durable when the block ends, or none of it and
+        StoreError."""
         if not self.write:
             raise StoreError("this store was opened for reading only")
         if self.lost:
@@ -247,9 +283,9 @@ class Database:
     def reading(self) -> Iterator[Connection]:
         """One read-only transaction: all statements in the block see the same committed moment.
 
-        **Guarantee.** SQLite (WAL) and PostgreSQL (REPEATABLE READ, READ ONLY) give one snapshot to all of the block.
-        There is one writer, so a snapshot is the state after one of its commits; nothing stricter is needed. Test:
-        `tests/store/test_store_views.py`.
+        **Guarantee.** SQLite (WAL) and PostgreSQL (REPEATABLE READ, READ ONLY) give one snapshot to
+        all of the block. There is one writer, so a snapshot is the state after one of its commits;
+        nothing stricter is needed. Test: `tests/store/test_store_views.py`.
         """
         at_rest = self._at_rest()
         engine = self.reader if at_rest is None else self._frozen
@@ -259,9 +295,9 @@ class Database:
             raise StoreError("a writer opened the store while it was read: read it again")
 
     def _at_rest(self) -> tuple[int, ...] | None:
-        """What the file of a reader looks like that is in a folder which cannot be written, while nobody writes to it;
-        else None. SQLite keeps an index next to a database that is written to, so it opens such a file only if it is
-        told that the file does not change."""
+        """What the file of a reader looks like that is in a folder which cannot be written, while
+        nobody writes to it; else None. SQLite keeps an index next to a database that is written to,
+        so it opens such a file only if it is told that the file does not change."""
         if self.file is None or self.write or os.access(self.file.parent, os.W_OK):
             return None
         file, log, index = sqlite_files(self.file)
@@ -269,13 +305,15 @@ class Database:
             if index.exists():
                 return None  # of a writer that lives elsewhere; SQLite reads both
             raise StoreError(
-                "the store was copied without its log, or while it was open, and it lies where nothing can be written: "
-                "copy it again with `evercount store backup`"
+                "the store was copied without its log, or while it was open, and it lies where "
+                "nothing can be written: copy it again with `evercount store backup`"
             )
         state = file.stat()
         return state.st_ino, state.st_size, state.st_mtime_ns
 
-    def read(self, function: Callable[Concatenate[Connection, P], T], *given: P.args, **named: P.kwargs) -> T:
+    def read(
+        self, function: Callable[Concatenate[Connection, P], T], *given: P.args, **named: P.kwargs
+    ) -> T:
         """What a function reads, in a view of its own."""
         with self.reading() as connection:
             return function(connection, *given, **named)
@@ -285,29 +323,35 @@ class Database:
         if self.file is not None:
             return sum(part.stat().st_size for part in sqlite_files(self.file)[:2] if part.exists())
         with self.reading() as connection:
-            return int(connection.execute(text("select pg_database_size(current_database())")).scalar_one())
+            return int(
+                connection.execute(text("select pg_database_size(current_database())")).scalar_one()
+            )
 
     def checkpoint(self) -> None:
-        """Move SQLite's log into its file and empty it, so that deleted rows leave no copy there; PostgreSQL: nothing.
-        A reader may hold the log for the moment: then it is emptied by a later checkpoint."""
+        """Move SQLite's log into its file and empty it, so that deleted rows leave no copy there;
+        PostgreSQL: nothing. A reader may hold the log for the moment: then it is emptied by a later
+        checkpoint."""
         if self.sqlite and self._connection is not None:
             with contextlib.suppress(sqlite3.Error):
                 raw: Any = self._connection.connection.dbapi_connection
                 raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def move_log(self, over: Callable[[], bool]) -> None:
-        """Move what is committed from SQLite's log into its file again and again, until it is `over`, which waits. It
-        waits for nobody and keeps nobody waiting (a passive checkpoint). PostgreSQL needs none: it returns at once."""
+        """Move what is committed from SQLite's log into its file again and again, until it is
+        `over`, which waits. It waits for nobody and keeps nobody waiting (a passive checkpoint).
+        PostgreSQL needs none: it returns at once."""
         if self.file is None:
             return
         with contextlib.closing(sqlite3.connect(self.file, isolation_level=None)) as connection:
             connection.execute("PRAGMA synchronous=FULL")
             while not over():
-                with contextlib.suppress(sqlite3.Error):  # a later call, or the writer itself, does what this could not
+                # a later call, or the writer itself, does what this could not
+                with contextlib.suppress(sqlite3.Error):
                     connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
     def keep_others_out(self) -> None:
-        """The files hold raw sums and secrets: they are for their owner only, whoever copied them here."""
+        """The files hold raw sums and secrets: they are for their owner only, whoever copied them
+        here."""
         if self.file is not None:
             keep_others_out("the store", sqlite_files(self.file), stat.S_IRWXO)
 
@@ -335,7 +379,8 @@ def sqlite_files(file: Path) -> list[Path]:
 
 
 def take_file_lock(file: Path) -> int:
-    """The handle of the lock that keeps every other writer of an SQLite file out, until the handle is closed."""
+    """The handle of the lock that keeps every other writer of an SQLite file out, until the handle
+    is closed."""
     path = file.with_name(file.name + ".lock")
     try:
         handle = open_private(path, os.O_CREAT | os.O_RDWR)
@@ -346,16 +391,20 @@ def take_file_lock(file: Path) -> int:
     except OSError:
         os.close(handle)
         raise StoreError(
-            f"another process writes to {file}: a stream has one writer. Stop that process first (it holds {path})"
+            f"another process writes to {file}: a stream has one writer. Stop that process first "
+            f"(it holds {path})"
         ) from None
     return handle
 
 
 def _advisory_lock(connection: Connection) -> bool:
-    """Whether the session got the writer's lock. It waits a little: a killed writer's session takes a moment to end."""
+    """Whether the session got the writer's lock. It waits a little: a killed writer's session takes
+    a moment to end."""
     last = time.monotonic() + PATIENCE
     while True:
-        held = bool(connection.execute(text("select pg_try_advisory_lock(:lock)"), {"lock": LOCK}).scalar())
+        held = bool(
+            connection.execute(text("select pg_try_advisory_lock(:lock)"), {"lock": LOCK}).scalar()
+        )
         connection.commit()
         if held or time.monotonic() > last:
             return held
@@ -363,13 +412,15 @@ def _advisory_lock(connection: Connection) -> bool:
 
 
 def _set_pragmas(pragmas: Iterable[str], connection: sqlite3.Connection, _: object) -> None:
-    connection.isolation_level = None  # transactions are begun by our own listener, not by the driver
+    # transactions are begun by our own listener, not by the driver
+    connection.isolation_level = None
     for pragma in pragmas:
         connection.execute(f"PRAGMA {pragma}")
 
 
 def having(table: Table, **values: Any) -> ColumnElement[bool]:
-    """The rows whose columns have these values; of a range its ends are compared, of a list or set every value."""
+    """The rows whose columns have these values; of a range its ends are compared, of a list or set
+    every value."""
 
     def fits(column: Column[Any], value: Any) -> ColumnElement[bool]:
         if isinstance(value, range):
@@ -382,8 +433,11 @@ def having(table: Table, **values: Any) -> ColumnElement[bool]:
 def rows_of(
     connection: Connection, table: Table, *columns: str, order: str = "", **values: Any
 ) -> CursorResult[*tuple[Any, ...]]:
-    """Some columns (all where none is named) of the rows that have these values, in the order of a column."""
-    query = select(*(table.c[name] for name in columns or table.c.keys())).where(having(table, **values))
+    """Some columns (all where none is named) of the rows that have these values, in the order of a
+    column."""
+    query = select(*(table.c[name] for name in columns or table.c.keys())).where(
+        having(table, **values)
+    )
     return connection.execute(query.order_by(table.c[order]) if order else query)
 
 
@@ -393,7 +447,9 @@ def in_parts(values: Sequence[V], size: int = NAMED_AT_ONCE) -> Iterator[Sequenc
 
 def find(connection: Connection, /, table: Table, column: str, **values: Any) -> Any:
     """A column of the first row that has these values; None where there is no row."""
-    return connection.execute(select(table.c[column]).where(having(table, **values)).limit(1)).scalar()
+    return connection.execute(
+        select(table.c[column]).where(having(table, **values)).limit(1)
+    ).scalar()
 
 
 def remove(connection: Connection, table: Table, **values: Any) -> bool:
@@ -418,20 +474,25 @@ def write_fact(connection: Connection, key: str, value: str | None) -> None:
 
 
 def insert_rows(connection: Connection, table: Table, rows: Iterable[tuple[Any, ...]]) -> None:
-    """Insert rows that have a value for each column of the table, in the table's order. It passes the values to the
-    driver as they are, many rows to a statement: SQLAlchemy's own way costs several times the insert, and a statement
-    for each row twice as much on SQLite, four times on PostgreSQL."""
+    """Insert rows that have a value for each column of the table, in the table's order. It passes
+    the values to the driver as they are, many rows to a statement: SQLAlchemy's own way costs
+    several times the insert, and a statement for each row twice as much on SQLite, four times on
+    PostgreSQL."""
     mark, values = "?" if connection.dialect.name == "sqlite" else "%s", list(rows)
     whole = len(values) - len(values) % ROWS_PER_STATEMENT
     if whole:
-        groups = [tuple(chain.from_iterable(part)) for part in in_parts(values[:whole], ROWS_PER_STATEMENT)]
+        groups = [
+            tuple(chain.from_iterable(part))
+            for part in in_parts(values[:whole], ROWS_PER_STATEMENT)
+        ]
         connection.exec_driver_sql(_insert_statement(table, mark, ROWS_PER_STATEMENT), groups)
     if single := values[whole:]:
         connection.exec_driver_sql(_insert_statement(table, mark, 1), single)
 
 
 def replace_rows(connection: Connection, table: Table, rows: Sequence[tuple[Any, ...]]) -> None:
-    """Insert rows of one stream, each in place of the one with the same key, if there is one: its second column."""
+    """Insert rows of one stream, each in place of the one with the same key, if there is one: its
+    second column."""
     key = list(table.columns)[1].name
     for part in in_parts(rows):
         remove(connection, table, stream=part[0][0], **{key: [row[1] for row in part]})

@@ -20,7 +20,14 @@ from evercount.declarations.settle import settle
 from evercount.engine.build_parameters import unpack
 from evercount.engine.stream import Stream
 from evercount.engine.stream_facts import identify
-from evercount.errors import Conflict, EvercountError, ParameterError, SnapshotError, StoreError, TooLarge
+from evercount.errors import (
+    Conflict,
+    EvercountError,
+    ParameterError,
+    SnapshotError,
+    StoreError,
+    TooLarge,
+)
 from evercount.noise import Secret
 from evercount.store import schema
 from evercount.store.closing_ticks import cut_stream, read_cut
@@ -56,24 +63,28 @@ def declare_stream(
     before_commit: Callable[[LiveStream], object] | None = None,
     waits_for: str | None = None,
 ) -> LiveStream:
-    """The stream of this declaration: a new one, or the existing one if it was declared in the same way.
+    """The stream of this declaration: a new one, or the existing one if it was declared in the same
+    way.
 
-    With `shards` its cells are cut into that number of ranges, which close their ticks apart (`closing_ticks.py`). The
-    number stays, and may be left out later. `before_commit` is called with the new stream; if it fails, there is none.
-    The clock closes no tick of a new stream that waits: for FILES, or for its HISTORY, if a tick has ended before it
-    was declared.
+    With `shards` its cells are cut into that number of ranges, which close their ticks apart
+    (`closing_ticks.py`). The number stays, and may be left out later. `before_commit` is called
+    with the new stream; if it fails, there is none. The clock closes no tick of a new stream that
+    waits: for FILES, or for its HISTORY, if a tick has ended before it was declared.
 
-    **Guarantee.** No two streams that are declared in one store have the same secret, query, budget, horizon, start,
-    ticks and columns: they would have the same noise, and the difference of their releases would be that of their
-    data. Test: `tests/store/test_store_secrets.py`.
+    **Guarantee.** No two streams that are declared in one store have the same secret, query,
+    budget, horizon, start, ticks and columns: they would have the same noise, and the difference of
+    their releases would be that of their data. Test: `tests/store/test_store_secrets.py`.
     """
     if store.name_is_spent(declaration.name):
         raise Conflict(
-            f"stream {declaration.name!r} has ended, and its name cannot be used again: readers and the head file know "
-            "the old stream by it. Declare the new stream under another name"
+            f"stream {declaration.name!r} has ended, and its name cannot be used again: readers "
+            "and the head file know the old stream by it. Declare the new stream under another "
+            "name"
         )
     if declaration.carry_caps:
-        raise ParameterError("carry_caps is for `evercount release` with a state file: a store carries no caps over")
+        raise ParameterError(
+            "carry_caps is for `evercount release` with a state file: a store carries no caps over"
+        )
     known = store.streams.get(declaration.name)
     if known is not None:
         if declares_again(known.declaration, declaration):
@@ -82,24 +93,28 @@ def declare_stream(
                 cut_stream(store, known, shards)
             return known
         raise Conflict(
-            f"stream {declaration.name!r} was declared differently, and a declared stream is immutable: its "
-            f"noise is calibrated to its declaration{changed_noise(known.declaration, declaration)}. Declare a new "
-            "stream under another name: it is charged as a second one, or as a successor if it starts when this "
-            "one is over (`evercount store retire --successor`)"
+            f"stream {declaration.name!r} was declared differently, and a declared stream is "
+            "immutable: its noise is calibrated to its "
+            f"declaration{changed_noise(known.declaration, declaration)}. Declare a new stream "
+            "under another name: it is charged as a second one, or as a successor if it starts "
+            "when this one is over (`evercount store retire --successor`)"
         )
     lags = (declaration.revise_for or 0) + 1
     if max(declaration.query.cells, declaration.query.outputs) * lags > MOST_CELLS * (shards or 1):
         raise TooLarge(
-            f"a stream of a store has at most {MOST_CELLS:,} cells, or {MOST_CELLS:,} in each of its shards; this "
-            "query has more"
+            f"a stream of a store has at most {MOST_CELLS:,} cells, or {MOST_CELLS:,} in each of "
+            "its shards; this query has more"
         )
     settled = settle(declaration)
     text = settled.canonical()
     start = settled.schedule.with_start(instant_of(now)).begin / SECOND
-    settled = settled.started(instant_of(start))  # as it is read back: the start is part of the noise's key
+    # as it is read back: the start is part of the noise's key
+    settled = settled.started(instant_of(start))
     schedule = settled.schedule
     if not schedule.manual and schedule.tick_of(instant_of(now)) > MOST_MISSED:
-        raise ParameterError(f"start lies more than {MOST_MISSED} ticks in the past: start the stream later")
+        raise ParameterError(
+            f"start lies more than {MOST_MISSED} ticks in the past: start the stream later"
+        )
     secret = secret or Secret.generate()
     stream = settled.build(secret=secret)
     line = Spending(settled.name, stream.cost, settled.public)
@@ -116,15 +131,26 @@ def declare_stream(
     with store.database.transaction() as connection:
         number = connection.execute(
             insert(schema.streams)
-            .values(name=declaration.name, declaration=text, start=start, created=time.time(), genesis=head)
+            .values(
+                name=declaration.name,
+                declaration=text,
+                start=start,
+                created=time.time(),
+                genesis=head,
+            )
             .returning(schema.streams.c.id)
         ).scalar_one()
-        labels = stream.labels if declaration.revise_for is None else declaration.query.labels  # as readers see them
-        live = LiveStream(number, settled, secret, store.sealer, stream, blob, head, totals, labels=labels)
+        # as readers see them
+        labels = stream.labels if declaration.revise_for is None else declaration.query.labels
+        live = LiveStream(
+            number, settled, secret, store.sealer, stream, blob, head, totals, labels=labels
+        )
         missed = not schedule.manual and schedule.tick_of(instant_of(now)) > 1
         if waits_for == FILES or (waits_for == HISTORY and missed):
             live.waiting = waits_for
-            connection.execute(insert(schema.waiting_streams).values(stream=number, reason=waits_for))
+            connection.execute(
+                insert(schema.waiting_streams).values(stream=number, reason=waits_for)
+            )
         for table, row in (
             (schema.secrets, {"sealed": live.seal(secret.hex().encode(), "secret")}),
             (schema.noise_identities, {"identity": identity}),
@@ -155,24 +181,29 @@ def change_late_rules(store: Store, live: LiveStream, wanted: StreamDeclaration)
 
 
 def _refuse_twin(store: Store, identity: bytes) -> None:
-    """Refuse a stream that would have the noise of another one of this store. This store has one writer: us."""
+    """Refuse a stream that would have the noise of another one of this store. This store has one
+    writer: us."""
     twin = store.database.read(find, schema.noise_identities, "stream", identity=identity)
     if twin is not None or store.heads.lost_identity(identity):
         raise Conflict(
-            "another stream of this store has the same secret, query, budget, horizon, start, ticks and columns, and "
-            "so the same noise: the difference of their releases would reveal how their data differ. Declare it with "
-            "another secret, or without one"
+            "another stream of this store has the same secret, query, budget, horizon, start, "
+            "ticks and columns, and so the same noise: the difference of their releases would "
+            "reveal how their data differ. Declare it with another secret, or without one"
         )
 
 
 def load_live(connection: Connection, row: Any, sealer: Sealer) -> LiveStream:
-    """The stream of a row of `streams`, as it was after its last commit; StoreError where its rows disagree."""
+    """The stream of a row of `streams`, as it was after its last commit; StoreError where its rows
+    disagree."""
     number = row["id"]
 
     def row_of(table: Any) -> Any:
         stored = rows_of(connection, table, stream=number).mappings().first()
         if stored is None:
-            raise StoreError("the store is inconsistent: a stream's row is missing", f"{table.name} of {row['name']!r}")
+            raise StoreError(
+                "the store is inconsistent: a stream's row is missing",
+                f"{table.name} of {row['name']!r}",
+            )
         return stored
 
     state = row_of(schema.states)
@@ -180,35 +211,63 @@ def load_live(connection: Connection, row: Any, sealer: Sealer) -> LiveStream:
     try:
         stored = StoredStream(number, declared(row, lambda: unpack(blob)["factorization"]))
     except SnapshotError as error:
-        raise StoreError("the state of a stream cannot be restored", f"{row['name']!r}: {error}") from None
+        raise StoreError(
+            "the state of a stream cannot be restored", f"{row['name']!r}: {error}"
+        ) from None
     declaration = with_late_rules(connection, stored)
     if not states(row_of(schema.ledger)["cost"], declaration):
         raise StoreError(
-            "the ledger states another budget or time range than a stream was declared with", repr(row["name"])
+            "the ledger states another budget or time range than a stream was declared with",
+            repr(row["name"]),
         )
     sums = row_of(schema.accumulators)
-    secret = Secret.from_hex(sealer.open(row_of(schema.secrets)["sealed"], "secret", number).decode())
+    secret = Secret.from_hex(
+        sealer.open(row_of(schema.secrets)["sealed"], "secret", number).decode()
+    )
     try:
         stream = Stream.restore(blob, declaration.period_of)
     except SnapshotError as error:
-        raise StoreError("the state of a stream cannot be restored", f"{row['name']!r}: {error}") from None
+        raise StoreError(
+            "the state of a stream cannot be restored", f"{row['name']!r}: {error}"
+        ) from None
     totals = sealer.open(sums["sealed"], "accumulator", number, sums["tick"])
     tick, head = last_link(connection, row)
     cut = read_cut(connection, number)
     stored_ticks = (stream.tick, state["tick"], sums["tick"] - 1)
     if stored_ticks != ((tick, tick, tick) if cut is None else (0, tick, cut.closing)):
-        raise StoreError("a stream is inconsistent: its state, sums and releases disagree", f"stream {row['name']!r}")
-    known, open_sums = declaration.with_query(stream.query), unpack_totals(totals, stream.query.cells)
+        raise StoreError(
+            "a stream is inconsistent: its state, sums and releases disagree",
+            f"stream {row['name']!r}",
+        )
+    known, open_sums = (
+        declaration.with_query(stream.query),
+        unpack_totals(totals, stream.query.cells),
+    )
     labels, marks = labels_of(connection, stored), read_marks(connection, number)
     live = LiveStream(
-        number, known, secret, sealer, stream, blob, head, open_sums, labels=labels, marks=marks, cut=cut, closed=tick
+        number,
+        known,
+        secret,
+        sealer,
+        stream,
+        blob,
+        head,
+        open_sums,
+        labels=labels,
+        marks=marks,
+        cut=cut,
+        closed=tick,
     )
     of_tick = {"stream": number, "tick": live.open_tick}
-    for sealed in rows_of(connection, schema.open_events, "sealed", order="number", **of_tick).scalars():
+    for sealed in rows_of(
+        connection, schema.open_events, "sealed", order="number", **of_tick
+    ).scalars():
         live.events.extend(json.loads(live.unseal(sealed, "events", live.open_tick)))
         live.groups += 1
     counted = (schema.counted_totals, schema.counted_events)
-    live.counted = any(find(connection, table, "tick", stream=number) is not None for table in counted)
+    live.counted = any(
+        find(connection, table, "tick", stream=number) is not None for table in counted
+    )
     live.early = set(rows_of(connection, schema.early_events, "tick", stream=number).scalars())
     live.successor = find(connection, schema.renewals, "successor", stream=number)
     live.follows = find(connection, schema.renewals, "stream", successor=row["name"]) is not None
@@ -216,8 +275,11 @@ def load_live(connection: Connection, row: Any, sealer: Sealer) -> LiveStream:
     return live
 
 
-def load_retired(connection: Connection, row: Any, retired: Mapping[str, Any], doubtful: bool) -> EndedStream:
-    """The retired stream of a row of `streams`; where the history is `doubtful`, nobody reads it."""
+def load_retired(
+    connection: Connection, row: Any, retired: Mapping[str, Any], doubtful: bool
+) -> EndedStream:
+    """The retired stream of a row of `streams`; where the history is `doubtful`, nobody reads
+    it."""
     facts, stored = json.loads(retired["facts"]), StoredStream(row["id"], declared(row))
     return EndedStream(
         *stored,

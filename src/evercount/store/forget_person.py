@@ -1,4 +1,5 @@
-"""Forgetting a person: what a stream still holds under their id is deleted, as far as no promise needs it.
+"""Forgetting a person: what a stream still holds under their id is deleted, as far as no promise
+needs it.
 
 Proof: `forget_person.proof.md`.
 """
@@ -32,25 +33,35 @@ def names_persons(live: LiveStream) -> bool:
 
 
 def forgets_in(store: Store) -> list[str]:
-    """Names of the streams that `forget_person` takes: live ones whose events come with ids, through the service."""
-    return sorted(name for name, live in store.streams.items() if names_persons(live) and live.waiting != FILES)
+    """Names of the streams that `forget_person` takes: live ones whose events come with ids,
+    through the service."""
+    return sorted(
+        name
+        for name, live in store.streams.items()
+        if names_persons(live) and live.waiting != FILES
+    )
 
 
 def forget_person(store: Store, name: str, person: str) -> list[str]:
-    """Delete what a stream holds of a person and say what stays. The text is the same whether or not they were there.
+    """Delete what a stream holds of a person and say what stays. The text is the same whether or
+    not they were there.
 
-    **Guarantee.** After the commit no event of an open tick is kept under the id or its hash, and the caps hold no more
-    of the person than that they are used up, which is the same for all. The promise of the stream holds as before:
-    `forget_person.proof.md`. Tests: tests/store/test_forget_person.py::test_nothing_of_the_person_is_left,
+    **Guarantee.** After the commit no event of an open tick is kept under the id or its hash, and
+    the caps hold no more of the person than that they are used up, which is the same for all. The
+    promise of the stream holds as before: `forget_person.proof.md`. Tests:
+    tests/store/test_forget_person.py::test_nothing_of_the_person_is_left,
     tests/store/test_forget_person.py::test_caps_stay_used_up.
     """
     live = store.find(name)
     if not names_persons(live):
-        raise ParameterError(f"the events of {name!r} come without ids of persons: nothing is kept under an id")
+        raise ParameterError(
+            f"the events of {name!r} come without ids of persons: nothing is kept under an id"
+        )
     if live.waiting == FILES:
         raise ParameterError(
-            f"{name!r} is fed from files: take the person out of the files. What its runs know of the caps of persons "
-            "is forgotten when their period ends; `evercount store retire` deletes it at once"
+            f"{name!r} is fed from files: take the person out of the files. What its runs know of "
+            "the caps of persons is forgotten when their period ends; `evercount store retire` "
+            "deletes it at once"
         )
     if not 0 < len(person) <= LONGEST_USER:
         raise ParameterError(f"the id of a person has 1 to {LONGEST_USER} characters")
@@ -73,36 +84,57 @@ def what_stays(live: LiveStream) -> list[str]:
     query, caps = declaration.query, declaration.user_caps
     lines = ["What was released stays, and so does its noise."]
     if query.people is None:
-        lines.append("Events that are added to the open tick already stay in its sum, which names nobody.")
+        lines.append(
+            "Events that are added to the open tick already stay in its sum, which names nobody."
+        )
     elif not query.people.each_tick:
         lines.append(
-            "Its sealed state knows the id of everyone whom it has counted, so that nobody counts twice, until it is "
-            "retired."
+            "Its sealed state knows the id of everyone whom it has counted, so that nobody counts "
+            "twice, until it is retired."
         )
     if caps is not None:
-        until = "the open tick closes" if caps.caps.within_a_tick else "the period ends, or the stream is retired"
-        lines.append(f"A keyed hash of a person who was counted stays until {until}: no more of them counts.")
+        until = (
+            "the open tick closes"
+            if caps.caps.within_a_tick
+            else "the period ends, or the stream is retired"
+        )
+        lines.append(
+            f"A keyed hash of a person who was counted stays until {until}: no more of them counts."
+        )
     return lines
 
 
 def _forget_early(connection: Connection, live: LiveStream, person: str) -> None:
     """Take the person's events out of those that wait for their tick."""
-    for tick, number, sealed in rows_of(connection, early_events, "tick", "number", "sealed", stream=live.id).all():
+    for tick, number, sealed in rows_of(
+        connection, early_events, "tick", "number", "sealed", stream=live.id
+    ).all():
         events = json.loads(live.unseal(sealed, "early", tick))
-        kept = [[event, user] for event, user in events if user != person and not _is_of(live, event, person)]
-        if len(kept) < len(events):  # a row stays, perhaps without events: later ones are numbered after it
+        kept = [
+            [event, user]
+            for event, user in events
+            if user != person and not _is_of(live, event, person)
+        ]
+        # a row stays, perhaps without events: later ones are numbered after it
+        if len(kept) < len(events):
             new = live.seal(json.dumps(kept).encode(), "early", tick)
-            change(connection, early_events, {"sealed": new}, stream=live.id, tick=tick, number=number)
+            change(
+                connection, early_events, {"sealed": new}, stream=live.id, tick=tick, number=number
+            )
 
 
 def _forget_open(connection: Connection, live: LiveStream, person: str) -> list[Any]:
     """Take the person's events out of those of the open tick; returns the others."""
-    for tick, number, sealed in rows_of(connection, open_events, "tick", "number", "sealed", stream=live.id).all():
+    for tick, number, sealed in rows_of(
+        connection, open_events, "tick", "number", "sealed", stream=live.id
+    ).all():
         events = json.loads(live.unseal(sealed, "events", tick))
         kept = [event for event in events if not _is_of(live, event, person)]
         if len(kept) < len(events):
             new = live.seal(json.dumps(kept).encode(), "events", tick)
-            change(connection, open_events, {"sealed": new}, stream=live.id, tick=tick, number=number)
+            change(
+                connection, open_events, {"sealed": new}, stream=live.id, tick=tick, number=number
+            )
     return [event for event in live.events if not _is_of(live, event, person)]
 
 
@@ -139,11 +171,17 @@ def _forget_records(connection: Connection, live: LiveStream, person: str) -> No
 
 
 def _counted(connection: Connection, live: LiveStream) -> Any:
-    return rows_of(connection, counted_events, "tick", "query", "batch", "sealed", stream=live.id).all()
+    return rows_of(
+        connection, counted_events, "tick", "query", "batch", "sealed", stream=live.id
+    ).all()
 
 
 def _replace(
-    connection: Connection, live: LiveStream, place: tuple[int, str, int], content: bytes, purpose: str
+    connection: Connection,
+    live: LiveStream,
+    place: tuple[int, str, int],
+    content: bytes,
+    purpose: str,
 ) -> None:
     """Replace a row of `counted_events`, or delete it where nothing is left."""
     tick, query, batch = place
@@ -163,20 +201,24 @@ def _are_of(live: LiveStream, hashes: AnyArray, person: str) -> BoolArray:
 
 
 def _use_up_caps(connection: Connection, live: LiveStream, person: str) -> None:
-    """Replace what the caps know of a person: that they are used up. Without an entry nothing is written."""
+    """Replace what the caps know of a person: that they are used up. Without an entry nothing is
+    written."""
     if live.declaration.user_caps is None:
         return
     known = KnownUsers(live.id, live.sealer)
     known.read(connection, [])  # blocks become rows, which can be told apart
     stored = connection.execute(select(users.c.user).where(users.c.stream == live.id)).scalars()
     hashes = np.asarray([bytes(user) for user in stored], HASH)
-    found = [user.ljust(HASH.itemsize, b"\0") for user in hashes[_are_of(live, hashes, person)].tolist()]
+    found = [
+        user.ljust(HASH.itemsize, b"\0") for user in hashes[_are_of(live, hashes, person)].tolist()
+    ]
     known.change(dict.fromkeys(found, used_up(Caps.of(live.declaration.budget), live.open_tick)))
     known.write(connection)
 
 
 def used_up(caps: Caps, tick: int) -> Used:
-    """The entry of a user of whom nothing more counts: for ever, or with caps within a tick, in this one."""
+    """The entry of a user of whom nothing more counts: for ever, or with caps within a tick, in
+    this one."""
     if caps.within_a_tick:
         return Used(tick=tick, here=caps.per_tick or 0)
     return Used(events=caps.events or 0, ticks=caps.ticks or 0)

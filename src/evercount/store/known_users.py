@@ -1,8 +1,10 @@
-"""What each user of a stream has used of the caps: read when asked for, written with what changes it.
+"""What each user of a stream has used of the caps: read when asked for, written with what changes
+it.
 
-The table `users` has a row for each user where a service counts a few events at a time (`KnownUsers`), or blocks of
-many users where totals are counted elsewhere (`ManyUsers`): a row of its own for each of a million users of a tick
-would take longer than to count their events. Each of the two takes over what the other has left.
+The table `users` has a row for each user where a service counts a few events at a time
+(`KnownUsers`), or blocks of many users where totals are counted elsewhere (`ManyUsers`): a row of
+its own for each of a million users of a tick would take longer than to count their events. Each of
+the two takes over what the other has left.
 """
 
 from __future__ import annotations
@@ -25,15 +27,18 @@ if TYPE_CHECKING:
     from evercount.store.open_stream import LiveStream
 
 RECORD = struct.Struct(">4q")
-HASH = np.dtype("S32")  # the keyed hash of a user; arrays of them are compared as texts, and all have the same length
+# the keyed hash of a user; arrays of them are compared as texts, and all have the same length
+HASH = np.dtype("S32")
 BLOCK = np.dtype([("user", HASH), ("used", "<i8", 4)])
-DAY_BYTES = 8  # of the 32 bytes of a user, where ticks are revised: the number of the tick, then the hash
-BLOCK_KEYS = 2**32  # the key of a block is a number below this in eight bytes; that of a user has 32 bytes
+# of the 32 bytes of a user, where ticks are revised: the number of the tick, then the hash
+DAY_BYTES = 8
+# the key of a block is a number below this in eight bytes; that of a user has 32 bytes
+BLOCK_KEYS = 2**32
 
 
 class Block(NamedTuple):
-    """Users in the order of their hashes, with what each has used: a row of `Used`. `number` is None before it is
-    written, and for users that have rows of their own."""
+    """Users in the order of their hashes, with what each has used: a row of `Used`. `number` is
+    None before it is written, and for users that have rows of their own."""
 
     number: int | None
     user: AnyArray
@@ -54,7 +59,8 @@ class Block(NamedTuple):
 
 
 class ManyUsers:
-    """The entries of one stream for many users at a time; what changed is kept apart until `write`."""
+    """The entries of one stream for many users at a time; what changed is kept apart until
+    `write`."""
 
     def __init__(self, stream: int, sealer: Sealer) -> None:
         self._stream, self._sealer = stream, sealer
@@ -82,8 +88,9 @@ class ManyUsers:
         self._stored, self._fresh, self._forgot = [], [], True
 
     def write(self, connection: Connection) -> None:
-        """Write what changed as one more block, with the blocks before it that are not much larger. So there are few
-        blocks, and over time an entry is written again a few times, not with every tick."""
+        """Write what changed as one more block, with the blocks before it that are not much larger.
+        So there are few blocks, and over time an entry is written again a few times, not with every
+        tick."""
         stored = self._stored or []
         rows = bool(stored) and stored[0].number is None
         if self._forgot:
@@ -108,7 +115,8 @@ class ManyUsers:
 
 
 class KnownUsers:
-    """The entries of one stream, by the keyed hash of a user; what changed is kept apart until `write`."""
+    """The entries of one stream, by the keyed hash of a user; what changed is kept apart until
+    `write`."""
 
     def __init__(self, stream: int, sealer: Sealer) -> None:
         self._stream, self._sealer = stream, sealer
@@ -137,7 +145,8 @@ class KnownUsers:
 
 
 def forget_users(connection: Connection, live: LiveStream, closing: range) -> None:
-    """Forget the users of a period, or of a revised tick, that ends with one of the ticks that are about to close.
+    """Forget the users of a period, or of a revised tick, that ends with one of the ticks that are
+    about to close.
 
     **Guarantee.** No cap looks at them any more. Test:
     tests/contracts/test_late_rules.py::test_every_door_publishes_the_same_table.
@@ -168,14 +177,18 @@ def _open(sealer: Sealer, stream: int, user: bytes, sealed: bytes) -> Used:
     return Used(*RECORD.unpack(sealer.open(sealed, "user", stream, 0, user)))
 
 
-def _read_all(connection: Connection, stream: int, sealer: Sealer, most: bytes | None = None) -> list[Block]:
-    """The blocks of a stream in the order in which they were written; before them users with rows of their own, if any.
-    With `most`, only what has a smaller key."""
+def _read_all(
+    connection: Connection, stream: int, sealer: Sealer, most: bytes | None = None
+) -> list[Block]:
+    """The blocks of a stream in the order in which they were written; before them users with rows
+    of their own, if any. With `most`, only what has a smaller key."""
     where = users.c.stream == stream
     if most is not None:
         where &= users.c.user < most
     blocks, entries = [], {}
-    for key, sealed in connection.execute(select(users.c.user, users.c.sealed).where(where).order_by(users.c.user)):
+    for key, sealed in connection.execute(
+        select(users.c.user, users.c.sealed).where(where).order_by(users.c.user)
+    ):
         key = bytes(key)
         if len(key) == HASH.itemsize:
             entries[key] = _open(sealer, stream, key, sealed)
@@ -185,11 +198,18 @@ def _read_all(connection: Connection, stream: int, sealer: Sealer, most: bytes |
         blocks.append(Block(int.from_bytes(key, "big"), user, content["used"].astype(np.int64)))
     if not entries:
         return blocks
-    return [Block(None, np.asarray(list(entries), HASH), np.asarray(list(entries.values()), np.int64)), *blocks]
+    return [
+        Block(None, np.asarray(list(entries), HASH), np.asarray(list(entries.values()), np.int64)),
+        *blocks,
+    ]
 
 
 def _split_blocks(connection: Connection, stream: int, sealer: Sealer) -> None:
-    blocks = [block for block in _read_all(connection, stream, sealer, _key(BLOCK_KEYS)) if block.number is not None]
+    blocks = [
+        block
+        for block in _read_all(connection, stream, sealer, _key(BLOCK_KEYS))
+        if block.number is not None
+    ]
     if not blocks:
         return
     whole = reduce(Block.under, blocks)

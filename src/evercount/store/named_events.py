@@ -1,8 +1,10 @@
-"""Events that were read elsewhere (by Spark, from a log): kept until their tick closes, one row for a tick and batch.
+"""Events that were read elsewhere (by Spark, from a log): kept until their tick closes, one row for
+a tick and batch.
 
-Rows with names (keys that nobody listed, users that are counted) are then what the query reads as a tick; names are
-texts of any length, and what else a row has are whole numbers. Of events of users that are protected the cap keeps the
-first of each user by (time, declared order), whatever batches they came in.
+Rows with names (keys that nobody listed, users that are counted) are then what the query reads as a
+tick; names are texts of any length, and what else a row has are whole numbers. Of events of users
+that are protected the cap keeps the first of each user by (time, declared order), whatever batches
+they came in.
 """
 
 from __future__ import annotations
@@ -29,25 +31,29 @@ from evercount.store.schema import counted_events
 
 PURPOSE = "named events"
 Part = tuple[list[str], IntArray]  # names and numbers of some rows of one tick
-BYTES_AT_A_TIME = 2**26  # stored bytes that are read together when several ticks close at once; at least one tick is
+# stored bytes that are read together when several ticks close at once; at least one tick is
+BYTES_AT_A_TIME = 2**26
 
 
-RECORD = np.dtype([("user", HASH), ("time", "<i8"), ("order", "<i8"), ("cell", "<i8"), ("units", "<i8")])
+RECORD = np.dtype(
+    [("user", HASH), ("time", "<i8"), ("order", "<i8"), ("cell", "<i8"), ("units", "<i8")]
+)
 """What is kept of an event: the keyed hash of its user, never the user."""
 
 
 @dataclass(frozen=True, eq=False)
 class NamedEvents:
-    """Rows of some ticks. Secret. Keys that nobody listed: `name` is the key, and its one number is how many events
-    named it. Users that are counted: `name` is the user, and its numbers are the cell of the key (0 without keys), the
-    time and the declared order."""
+    """Rows of some ticks. Secret. Keys that nobody listed: `name` is the key, and its one number is
+    how many events named it. Users that are counted: `name` is the user, and its numbers are the
+    cell of the key (0 without keys), the time and the declared order."""
 
     tick: IntArray
     name: Sequence[str]
     numbers: IntArray  # shape (rows, numbers)
 
     def packed(self) -> Iterator[tuple[int, bytes]]:
-        """Each tick and its rows as they are stored, sorted: the same rows have the same form, however they came."""
+        """Each tick and its rows as they are stored, sorted: the same rows have the same form,
+        however they came."""
         for tick, here in by_tick(self.tick):
             names = [self.name[place] for place in here.tolist()]
             sorting = np.asarray(sorted(range(len(names)), key=names.__getitem__), np.int64)
@@ -64,7 +70,9 @@ def by_tick(tick: IntArray) -> Iterator[tuple[int, IntArray]]:
     """Each tick with the places of its entries, sorted once."""
     sorting = np.argsort(tick, kind="stable")
     ticks, starts = np.unique(tick[sorting], return_index=True)
-    return zip(ticks.tolist(), np.split(sorting, starts[1:]), strict=True) if len(ticks) else iter(())
+    return (
+        zip(ticks.tolist(), np.split(sorting, starts[1:]), strict=True) if len(ticks) else iter(())
+    )
 
 
 def pack_rows(names: Sequence[str], numbers: IntArray) -> bytes:
@@ -86,12 +94,16 @@ def unpack_rows(content: bytes) -> Part:
     return names, left.reshape(-1, rows).T.astype(np.int64)
 
 
-def as_tick(declaration: StreamDeclaration, parts: Sequence[Part], accepted: Sequence[Any] = ()) -> Any:
-    """What the query reads as a tick: rows of all batches, and events that were accepted one by one.
+def as_tick(
+    declaration: StreamDeclaration, parts: Sequence[Part], accepted: Sequence[Any] = ()
+) -> Any:
+    """What the query reads as a tick: rows of all batches, and events that were accepted one by
+    one.
 
-    **Guarantee.** It depends on the rows of the tick alone, never on how they were cut into batches; the order of a
-    user's events is a function of these events. Proof: `queries/distinct_users.proof.md`, "Where rows have no order".
-    Tests: tests/store/test_named_events.py and
+    **Guarantee.** It depends on the rows of the tick alone, never on how they were cut into
+    batches; the order of a user's events is a function of these events. Proof:
+    `queries/distinct_users.proof.md`, "Where rows have no order". Tests:
+    tests/store/test_named_events.py and
     tests/contracts/test_same_table.py::test_keys_that_nobody_listed_and_persons_are_alike_in_every_door.
     """
     if not parts:
@@ -114,13 +126,19 @@ def as_tick(declaration: StreamDeclaration, parts: Sequence[Part], accepted: Seq
 
 def stored_parts(connection: Connection, live: LiveStream, ticks: range) -> dict[int, list[Part]]:
     found = dict[int, list[Part]]()
-    for tick, sealed in rows_of(connection, counted_events, "tick", "sealed", stream=live.id, tick=ticks):
+    for tick, sealed in rows_of(
+        connection, counted_events, "tick", "sealed", stream=live.id, tick=ticks
+    ):
         found.setdefault(tick, []).append(unpack_rows(live.unseal(sealed, PURPOSE, tick)))
     return found
 
 
 def keep_rows(
-    connection: Connection, live: LiveStream, query: str, batch: int, rows: Iterable[tuple[int, bytes]]
+    connection: Connection,
+    live: LiveStream,
+    query: str,
+    batch: int,
+    rows: Iterable[tuple[int, bytes]],
 ) -> None:
     for tick, parts in groupby(rows, key=lambda row: row[0]):
         content, *more = (content for _, content in parts)
@@ -133,9 +151,12 @@ def keep_rows(
 
 
 def ticks_at_a_time(connection: Connection, stream: int, ticks: range) -> int:
-    """How many of the next ticks are read together, so that memory holds one tick or a bounded number of bytes."""
+    """How many of the next ticks are read together, so that memory holds one tick or a bounded
+    number of bytes."""
     table, total = counted_events, 0
-    sizes = select(table.c.tick, func.sum(func.length(table.c.sealed))).where(having(table, stream=stream, tick=ticks))
+    sizes = select(table.c.tick, func.sum(func.length(table.c.sealed))).where(
+        having(table, stream=stream, tick=ticks)
+    )
     for tick, size in connection.execute(sizes.group_by(table.c.tick).order_by(table.c.tick)):
         total += int(size)
         if total > BYTES_AT_A_TIME:
@@ -143,7 +164,7 @@ def ticks_at_a_time(connection: Connection, stream: int, ticks: range) -> int:
     return len(ticks)
 
 
-# -- events of users --------------------------------------------------------------------------------------------------
+# -- events of users -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,15 +177,17 @@ class UserEvents:
     order: IntArray
     cell: IntArray
     units: IntArray
-    place: IntArray | None = None  # where `user` names each user once: the place there of each event's user
+    # where `user` names each user once: the place there of each event's user
+    place: IntArray | None = None
     keys: Sequence[str] = ()  # where they are not listed: each once; `cell` is the place among them
 
     def __len__(self) -> int:
         return len(self.tick)
 
     def stored(self, live: LiveStream) -> tuple[IntArray, AnyArray, list[str]]:
-        """Ticks, events and keys as they are stored, in one order: the same events have the same form, however they
-        came. Of one user and tick no event is kept that comes after more others than any cap leaves."""
+        """Ticks, events and keys as they are stored, in one order: the same events have the same
+        form, however they came. Of one user and tick no event is kept that comes after more others
+        than any cap leaves."""
         keys = sorted(self.keys)
         cell = self.cell
         if keys:
@@ -173,29 +196,42 @@ class UserEvents:
         names, place = self.user, self.place
         if place is None:
             known: dict[str, int] = {}
-            place = np.fromiter((known.setdefault(name, len(known)) for name in self.user), np.int64, len(self))
+            place = np.fromiter(
+                (known.setdefault(name, len(known)) for name in self.user), np.int64, len(self)
+            )
             names = list(known)
         hashes = np.frombuffer(b"".join(user_hashes(live, names)), HASH)
         code = np.unique(hashes, return_inverse=True)[1][place]
         sorting = np.lexsort((code, self.tick))
-        near = (self.tick[sorting][1:] == self.tick[sorting][:-1]) & (code[sorting][1:] == code[sorting][:-1])
+        near = (self.tick[sorting][1:] == self.tick[sorting][:-1]) & (
+            code[sorting][1:] == code[sorting][:-1]
+        )
         several = np.r_[near, False] | np.r_[False, near]  # most users have one event in a tick
         part = sorting[several]
         columns = (self.units, cell, self.order, self.time, code, self.tick)
         sorting[several] = part[np.lexsort([column[part] for column in columns])]
         records = np.empty(len(self), RECORD)
         records["user"] = hashes[place[sorting]]
-        for name, column in (("time", self.time), ("order", self.order), ("cell", cell), ("units", self.units)):
+        for name, column in (
+            ("time", self.time),
+            ("order", self.order),
+            ("cell", cell),
+            ("units", self.units),
+        ):
             records[name] = column[sorting]
-        kept = _earlier(records, near) < min(filter(None, live.declaration.budget.caps[:2]), default=len(self))
+        kept = _earlier(records, near) < min(
+            filter(None, live.declaration.budget.caps[:2]), default=len(self)
+        )
         return self.tick[sorting][kept], records[kept], keys
 
 
 def _earlier(records: AnyArray, near: AnyArray) -> IntArray:
-    """How many events of its user and tick come before the place of each event. `near`: which follow one of the same
-    user and tick."""
+    """How many events of its user and tick come before the place of each event. `near`: which
+    follow one of the same user and tick."""
     number = np.arange(len(records))
-    same_place = near & np.logical_and.reduce([records[name][1:] == records[name][:-1] for name in ("time", "order")])
+    same_place = near & np.logical_and.reduce(
+        [records[name][1:] == records[name][:-1] for name in ("time", "order")]
+    )
     begins, differs = np.r_[True, ~near][: len(records)], np.r_[True, ~same_place][: len(records)]
     first = np.maximum.accumulate(np.where(begins, number, 0))
     return np.maximum.accumulate(np.where(differs, number, 0)) - first
@@ -209,7 +245,8 @@ def keep_events(
     records: AnyArray,
     keys: Sequence[str] = (),
 ) -> None:
-    """Keep events until their tick closes. `batch` is the name of the query and the number of the batch."""
+    """Keep events until their tick closes. `batch` is the name of the query and the number of the
+    batch."""
     rows = []
     for one, here in by_tick(tick):
         content = with_keys(records[here], keys) if keys else records[here].tobytes()
@@ -229,18 +266,27 @@ def with_keys(records: AnyArray, keys: Sequence[str]) -> bytes:
 def cap_ticks(
     connection: Connection, live: LiveStream, ticks: range
 ) -> tuple[dict[int, IntArray], dict[int, list[Part]], ManyUsers]:
-    """What the next ticks add after the caps of users (where keys are not listed, each key's events), and the users.
+    """What the next ticks add after the caps of users (where keys are not listed, each key's
+    events), and the users.
 
-    **Guarantee.** An event counts if no more events of its user stand at or before its (time, order) in its tick than
-    the caps have room for after the earlier ticks of the period. It looks at the places of that user's events alone,
-    never at their contents or at how they were cut into batches: `queries/user_cap.proof.md`, Lemma 1. Tests:
+    **Guarantee.** An event counts if no more events of its user stand at or before its (time,
+    order) in its tick than the caps have room for after the earlier ticks of the period. It looks
+    at the places of that user's events alone, never at their contents or at how they were cut into
+    batches: `queries/user_cap.proof.md`, Lemma 1. Tests:
     tests/store/test_user_events.py::test_the_cap_is_that_of_plain_python and
     tests/contracts/test_same_table.py::test_spark_publishes_the_same_table.
     """
-    users, totals, named = ManyUsers(live.id, live.sealer), dict[int, IntArray](), dict[int, list[Part]]()
+    users, totals, named = (
+        ManyUsers(live.id, live.sealer),
+        dict[int, IntArray](),
+        dict[int, list[Part]](),
+    )
     query, rule = live.declaration.query, live.declaration.user_caps
     assert rule is not None
-    caps, filled = rule.caps, set(rows_of(connection, counted_events, "tick", stream=live.id, tick=ticks).scalars())
+    caps, filled = (
+        rule.caps,
+        set(rows_of(connection, counted_events, "tick", stream=live.id, tick=ticks).scalars()),
+    )
     for tick in ticks:
         if tick > ticks.start and rule.forgets_after(tick - 1):
             users.forget()
@@ -262,7 +308,9 @@ def cap_ticks(
             continue
         at = np.full(len(cells), tick, np.int64)
         totals[tick] = np.zeros(query.cells, np.int64)
-        _, cell, total = sensitivities.rows_of(query).totals(at, cells.astype(np.int64), events, units)
+        _, cell, total = sensitivities.rows_of(query).totals(
+            at, cells.astype(np.int64), events, units
+        )
         np.add.at(totals[tick], cell, total)
     if rule.forgets_after(ticks.stop - 1):
         users.forget()
@@ -270,10 +318,13 @@ def cap_ticks(
 
 
 def _records(connection: Connection, live: LiveStream, tick: int) -> tuple[AnyArray, list[str]]:
-    """The kept events of a tick, and where keys are not listed those that `cell` counts places of."""
+    """The kept events of a tick, and where keys are not listed those that `cell` counts places
+    of."""
     keyed = live.declaration.query.discovery is not None
     parts, known = [], dict[str, int]()
-    for sealed in rows_of(connection, counted_events, "sealed", stream=live.id, tick=tick).scalars():
+    for sealed in rows_of(
+        connection, counted_events, "sealed", stream=live.id, tick=tick
+    ).scalars():
         content = live.unseal(sealed, "user events", tick)
         begin = 8 + int.from_bytes(content[:8], "little") if keyed else 0
         if (len(content) - begin) % RECORD.itemsize:

@@ -22,7 +22,14 @@ from evercount.declarations.schedule import SECOND, format_utc, instant_of
 from evercount.declarations.settle import Settled
 from evercount.declarations.view_names import TickMark
 from evercount.engine.stream import Stream
-from evercount.errors import Conflict, EventRefused, HorizonReached, InputError, StreamStopped, TooEarly
+from evercount.errors import (
+    Conflict,
+    EventRefused,
+    HorizonReached,
+    InputError,
+    StreamStopped,
+    TooEarly,
+)
 from evercount.noise import Secret
 from evercount.privacy import successor_text
 from evercount.queries import Query
@@ -33,17 +40,19 @@ from evercount.store.sealing import Sealer
 
 MOST_PER_REQUEST = 2**40  # grid units that one request may add to a cell
 MOST_PER_TICK = 2**52  # grid units of a cell, in size, that a tick releases at most
-NARROW = 2**61  # sums below this, in size, stay int64: adding a request or another such sum cannot overflow
+# sums below this, in size, stay int64: adding a request or another such sum cannot overflow
+NARROW = 2**61
 WIDE_BYTES = 16
 
-Totals = npt.NDArray[Any]  # int64, or Python integers (dtype object) where int64 would not hold the sum
+# int64, or Python integers (dtype object) where int64 would not hold the sum
+Totals = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Events of one request, read and checked one by one. `row` is their sum per cell for queries without a memory
-    (None for the others). `users` and `times` are None where no event needs them. `sender` keeps the idempotency keys
-    of different senders apart."""
+    """Events of one request, read and checked one by one. `row` is their sum per cell for queries
+    without a memory (None for the others). `users` and `times` are None where no event needs them.
+    `sender` keeps the idempotency keys of different senders apart."""
 
     stream: str
     payloads: list[Any]
@@ -61,24 +70,28 @@ class Batch:
 
 @dataclass(frozen=True)
 class Accepted:
-    """The answer to a batch: how many events it held, and the tick that counts those without a time of their own."""
+    """The answer to a batch: how many events it held, and the tick that counts those without a time
+    of their own."""
 
     accepted: int
     tick: int
     late: int = 0
-    """Events whose tick was closed. What becomes of them is declared; caps of persons are not told here, because
-    these depend on what others sent."""
-    repeated: bool = field(default=False, compare=False)  # whether the batch had come before: nothing was counted again
+    """Events whose tick was closed. What becomes of them is declared; caps of persons are not told
+    here, because these depend on what others sent."""
+    # whether the batch had come before: nothing was counted again
+    repeated: bool = field(default=False, compare=False)
 
 
-HISTORY, FILES = "history", "files"  # what a stream waits for: its past, or runs of `evercount release`
+# what a stream waits for: its past, or runs of `evercount release`
+HISTORY, FILES = "history", "files"
 
 
 Ending = Literal["retired", "quarantined"]
 
 
 class Placed(NamedTuple):
-    """Which open tick counts each event of a batch, as places in the batch; late ones that are dropped are in none."""
+    """Which open tick counts each event of a batch, as places in the batch; late ones that are
+    dropped are in none."""
 
     ticks: dict[int, list[int]]
     late: int
@@ -106,18 +119,27 @@ class LiveStream:
     head: bytes
     totals: Totals  # the exact sums of the open tick
     events: list[Any] = field(default_factory=list)
-    encoder: OpenEncoder | None = None  # for queries with a memory, after `events`. None: it has to be built
+    # for queries with a memory, after `events`. None: it has to be built
+    encoder: OpenEncoder | None = None
     groups: int = 0  # how many groups of open events are stored for the open tick
     ahead: Future[Any] | None = None  # noise of the next ticks that is being drawn already
-    looked_at: int = 0  # how many of `events` were looked at for new keys, whose noise is drawn while the tick is open
-    labels: Sequence[str] = ()  # one label per number that a tick publishes, as of the last tick that is committed
-    counted: bool = False  # whether the store may hold totals of open ticks that were counted elsewhere
-    cut: CutStream | None = None  # its shards; `stream` then stays before the first tick, for public facts
-    waiting: str | None = None  # what the stream waits for, while the clock closes none of its ticks: HISTORY or FILES
-    early: set[int] = field(default_factory=set)  # later ticks whose events are kept as they came (`commit_batches.py`)
+    # how many of `events` were looked at for new keys, whose noise is drawn while the tick is open
+    looked_at: int = 0
+    # one label per number that a tick publishes, as of the last tick that is committed
+    labels: Sequence[str] = ()
+    # whether the store may hold totals of open ticks that were counted elsewhere
+    counted: bool = False
+    # its shards; `stream` then stays before the first tick, for public facts
+    cut: CutStream | None = None
+    # what the stream waits for, while the clock closes none of its ticks: HISTORY or FILES
+    waiting: str | None = None
+    # later ticks whose events are kept as they came (`commit_batches.py`)
+    early: set[int] = field(default_factory=set)
     marks: Sequence[TickMark] = ()  # what the operator says about its ticks
-    successor: str | None = None  # the stream that goes on when the horizon ends, if it was renewed (`stream_life.py`)
-    follows: bool = False  # whether it goes on for another stream: events before its start were that one's, and late
+    # the stream that goes on when the horizon ends, if it was renewed (`stream_life.py`)
+    successor: str | None = None
+    # whether it goes on for another stream: events before its start were that one's, and late
+    follows: bool = False
     stopped: str | None = None  # why the stream cannot go on, when it cannot
     closed: int = 0  # released and committed; `stream` is ahead while a commit is under way
 
@@ -141,11 +163,15 @@ class LiveStream:
 
     @property
     def clocked(self) -> bool:
-        """Whether the clock closes its ticks: not where they are closed by hand, and not while it waits or is over."""
-        return not (self.declaration.schedule.manual or self.finished or self.stopped or self.waiting)
+        """Whether the clock closes its ticks: not where they are closed by hand, and not while it
+        waits or is over."""
+        return not (
+            self.declaration.schedule.manual or self.finished or self.stopped or self.waiting
+        )
 
     def due(self, now: float) -> int:
-        """How many ticks may close by the clock and are not released; a clock that went back ends none."""
+        """How many ticks may close by the clock and are not released; a clock that went back ends
+        none."""
         if not self.clocked:
             return 0
         return max(0, self.declaration.ended(instant_of(now)) - self.closed)
@@ -171,7 +197,8 @@ class LiveStream:
             raise StreamStopped(f"stream {self.name!r} is stopped: {self.stopped}")
         if self.waiting == FILES:
             raise Conflict(
-                f"stream {self.name!r} is fed by `evercount release --db`, which counts files: it takes no events here"
+                f"stream {self.name!r} is fed by `evercount release --db`, which counts files: it "
+                "takes no events here"
             )
 
     def check_open(self, now: float) -> None:
@@ -180,10 +207,13 @@ class LiveStream:
             raise self.over()
         schedule = self.declaration.schedule
         if not schedule.manual and instant_of(now) < schedule.begin:
-            raise TooEarly(f"the stream starts at {format_utc(schedule.begin)}: send the events then")
+            raise TooEarly(
+                f"the stream starts at {format_utc(schedule.begin)}: send the events then"
+            )
 
     def last_open(self, now: float) -> int:
-        """The last tick that takes events: a later one than the first open one while ticks are held open."""
+        """The last tick that takes events: a later one than the first open one while ticks are held
+        open."""
         if not self.waiting and not self.declaration.waits:
             return self.open_tick
         newest = self.declaration.schedule.tick_of(instant_of(now))
@@ -192,15 +222,17 @@ class LiveStream:
         return max(self.open_tick, newest)
 
     def place(self, times: list[int | None] | None, size: int, now: float) -> Placed:
-        """The tick of each event: late ones follow the declared rule, those of the future refuse the batch. An event
-        before the start of the stream is not legal, as in every door. One without a time counts in the last open
-        tick."""
+        """The tick of each event: late ones follow the declared rule, those of the future refuse
+        the batch. An event before the start of the stream is not legal, as in every door. One
+        without a time counts in the last open tick."""
         first, last = self.open_tick, self.last_open(now)
         if times is None:
             return Placed({last: list(range(size))}, 0, {})
         schedule = self.declaration.schedule
         if schedule.manual:
-            raise InputError("the stream has a manual clock: omit 'time'; events count in the open tick")
+            raise InputError(
+                "the stream has a manual clock: omit 'time'; events count in the open tick"
+            )
         begin, end = schedule.start_of(first), schedule.start_of(last + 1)
         known = [moment for moment in times if moment is not None]
         if first == last and known and begin <= min(known) and max(known) < end:
@@ -212,13 +244,13 @@ class LiveStream:
             early = moment is not None and moment < schedule.begin
             if moment is not None and early and not self.follows:
                 raise InputError(
-                    f"event {number} (from 0) has the time {format_utc(moment)}, before the start of the stream at "
-                    f"{format_utc(schedule.begin)}"
+                    f"event {number} (from 0) has the time {format_utc(moment)}, before the start "
+                    f"of the stream at {format_utc(schedule.begin)}"
                 )
             if moment is not None and moment >= end:
                 raise TooEarly(
-                    f"event {number} (from 0) has the time {format_utc(moment)}, after the end of the open tick at "
-                    f"{format_utc(end)}: send it when its tick has begun"
+                    f"event {number} (from 0) has the time {format_utc(moment)}, after the end of "
+                    f"the open tick at {format_utc(end)}: send it when its tick has begun"
                 )
             tick = last if moment is None else schedule.tick_of(max(moment, schedule.begin))
             late += early or tick < first
@@ -229,7 +261,8 @@ class LiveStream:
         return Placed(dict(sorted(ticks.items())), late, revised)
 
     def encode(self, payloads: list[Any], lag: int = 0, row: IntArray | None = None) -> IntArray:
-        """What events add to the cells of the stream, for the tick that is `lag` ticks ago; `row`: to the query's."""
+        """What events add to the cells of the stream, for the tick that is `lag` ticks ago; `row`:
+        to the query's."""
         row = encode_events(self.declaration, payloads) if row is None else row
         if self.declaration.revise_for is None:
             return row
@@ -238,13 +271,17 @@ class LiveStream:
         return wide
 
     def offer(self, events: list[Any], places: list[int], pending: list[Any]) -> None:
-        """Refuse events that the encoder would refuse at the end of the tick, numbered as in their request. `pending`
-        are events of the same transaction that were taken already. Accepted events are remembered by `encoder`; a
-        caller that cannot commit them forgets it (`encoder = None`)."""
-        if self.declaration.query.refuses_by_itself:  # `read_request` has checked all there is to check
+        """Refuse events that the encoder would refuse at the end of the tick, numbered as in their
+        request. `pending` are events of the same transaction that were taken already. Accepted
+        events are remembered by `encoder`; a caller that cannot commit them forgets it
+        (`encoder = None`)."""
+        # `read_request` has checked all there is to check
+        if self.declaration.query.refuses_by_itself:
             return
         if self.encoder is None:
-            self.encoder = OpenEncoder(self.declaration.query, self.stream._state.encoder, [*self.events, *pending])
+            self.encoder = OpenEncoder(
+                self.declaration.query, self.stream._state.encoder, [*self.events, *pending]
+            )
         try:
             self.encoder.take(events, places)
         except InputError:
@@ -272,14 +309,17 @@ class LiveStream:
         new = {"tick": tick, "sealed": self.pack_totals(totals, tick)}
         change(connection, schema.accumulators, new, stream=self.id)
 
-    def write_events(self, connection: Connection, tick: int, number: int, events: list[Any]) -> None:
+    def write_events(
+        self, connection: Connection, tick: int, number: int, events: list[Any]
+    ) -> None:
         row = (self.id, tick, number, self.seal(json.dumps(events).encode(), "events", tick))
         insert_rows(connection, schema.open_events, [row])
 
 
 @dataclass(frozen=True)
 class EndedStream:
-    """A stream that can be read and never releases again: no secret, state or sums are in the process's memory."""
+    """A stream that can be read and never releases again: no secret, state or sums are in the
+    process's memory."""
 
     id: int
     declaration: Settled
@@ -307,8 +347,8 @@ AnyStream = LiveStream | EndedStream
 def read_request(declaration: StreamDeclaration, payloads: list[Any]) -> IntArray | None:
     """Refuse a request for what it holds itself; its sum per cell where the query has no memory.
 
-    **Guarantee.** The answer depends on the declaration and on these events only: never on the open tick. Test:
-    tests/service/test_service_neighbours.py::test_neighbours_look_alike_from_outside.
+    **Guarantee.** The answer depends on the declaration and on these events only: never on the open
+    tick. Test: tests/service/test_service_neighbours.py::test_neighbours_look_alike_from_outside.
     """
     try:
         if declaration.remembers:
@@ -326,15 +366,19 @@ def read_request(declaration: StreamDeclaration, payloads: list[Any]) -> IntArra
 
 
 def encode_events(declaration: StreamDeclaration, payloads: list[Any]) -> IntArray:
-    """The sum per cell of single events of a query without memory, each checked by the query itself."""
+    """The sum per cell of single events of a query without memory, each checked by the query
+    itself."""
     query = declaration.query
     if query.event_number is not None:
-        return np.asarray([count_events(payloads, declaration.budget.unit == "user")], dtype=np.int64)
+        return np.asarray(
+            [count_events(payloads, declaration.budget.unit == "user")], dtype=np.int64
+        )
     return query.encode(None, payloads)[0]
 
 
 def count_events(payloads: list[Any], single: bool) -> int:
-    """The number of events that a batch for a count stands for: each item is a whole number (0 or 1 per user)."""
+    """The number of events that a batch for a count stands for: each item is a whole number (0 or 1
+    per user)."""
     most = 1 if single else 2**40
     for number, item in enumerate(payloads):
         if type(item) is not int or not 0 <= item <= most:
@@ -344,16 +388,23 @@ def count_events(payloads: list[Any], single: bool) -> int:
 
 
 def tick_limit(query: Query) -> int:
-    """The public number at which the sum of a tick is cut: 2^52, or the declared `most_per_tick`."""
+    """The public number at which the sum of a tick is cut: 2^52, or the declared
+    `most_per_tick`."""
     number = query.event_number
-    return MOST_PER_TICK if number is None or number.most is None else min(number.most, MOST_PER_TICK)
+    return (
+        MOST_PER_TICK if number is None or number.most is None else min(number.most, MOST_PER_TICK)
+    )
 
 
 def check_request(query: Query, row: IntArray) -> None:
-    """Refuse a request that alone adds more to a cell than any request may; only this request is looked at."""
+    """Refuse a request that alone adds more to a cell than any request may; only this request is
+    looked at."""
     most = min(tick_limit(query), MOST_PER_REQUEST)
     if row.size and (int(row.max()) > most or int(row.min()) < -most):
-        raise InputError(f"one request adds at most {most} grid units to a cell: split it, if the events are real")
+        raise InputError(
+            f"one request adds at most {most} grid units to a cell: split it, if the events are "
+            "real"
+        )
 
 
 def add_exactly(totals: Totals, row: IntArray) -> Totals:
@@ -367,13 +418,15 @@ def add_exactly(totals: Totals, row: IntArray) -> Totals:
 def cut_total(query: Query, totals: Totals) -> IntArray:
     """What a closing tick releases of its exact sums.
 
-    **Guarantee.** Per cell 1-Lipschitz and monotone in the exact sum, and independent of the order and grouping of the
-    requests; so S, the l1 sensitivity and the user-level factor of the query stay true. Proof: `saturation.proof.md`.
-    Tests: tests/store/test_store_saturation.py::test_the_cut_never_widens_a_change,
+    **Guarantee.** Per cell 1-Lipschitz and monotone in the exact sum, and independent of the order
+    and grouping of the requests; so S, the l1 sensitivity and the user-level factor of the query
+    stay true. Proof: `saturation.proof.md`. Tests:
+    tests/store/test_store_saturation.py::test_the_cut_never_widens_a_change,
     tests/store/test_store_saturation.py::test_order_and_grouping_do_not_matter.
     """
     most = tick_limit(query)
-    return np.clip(totals, -most, most).astype(np.int64)  # arrays of Python integers are cut one by one
+    # arrays of Python integers are cut one by one
+    return np.clip(totals, -most, most).astype(np.int64)
 
 
 def pack_totals(totals: Totals) -> bytes:

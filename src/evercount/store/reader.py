@@ -1,4 +1,5 @@
-"""What may be read from a store without its lock: releases, the ledger, whether all is well, and backups."""
+"""What may be read from a store without its lock: releases, the ledger, whether all is well, and
+backups."""
 
 from __future__ import annotations
 
@@ -55,21 +56,26 @@ class Reading(StoredReleases):
     def close(self) -> None:
         self.database.close()
 
-    # -- the ledger ----------------------------------------------------------------------------------------------
+    # -- the ledger --------------------------------------------------------------------------------
 
     def ledger(self, public_only: bool = False) -> dict[str, Any]:
-        """What each stream spends, and what streams of one unit spend together, exactly composed. With `public_only`
-        streams that are not public are left out of the entries, the numbers and the totals."""
+        """What each stream spends, and what streams of one unit spend together, exactly composed.
+        With `public_only` streams that are not public are left out of the entries, the numbers and
+        the totals."""
         with self.database.reading() as connection:
             lines = read_spendings(connection)
             cap = None if public_only else read_cap(connection)
         kept = [line for line in lines if line.public] if public_only else lines
-        return {"covers": "public streams" if public_only else "all streams", **describe_ledger(kept, cap)}
+        return {
+            "covers": "public streams" if public_only else "all streams",
+            **describe_ledger(kept, cap),
+        }
 
-    # -- whether all is well ---------------------------------------------------------------------------------------
+    # -- whether all is well -----------------------------------------------------------------------
 
     def current_head(self) -> Head:
-        """The last hash of every chain, what every stream spent, and which are retired, as the database has them."""
+        """The last hash of every chain, what every stream spent, and which are retired, as the
+        database has them."""
         with self.database.reading() as connection:
             rows = rows_of(connection, schema.streams).mappings().all()
             links = {row["name"]: last_link(connection, row) for row in rows}
@@ -78,13 +84,17 @@ class Reading(StoredReleases):
             return Head(read_identity(connection), heads, spent, retired)
 
     def check_head(self, head: HeadFile) -> dict[str, Quarantine]:
-        """The streams that are older in the database than in the head; StoreError where nothing can be compared."""
+        """The streams that are older in the database than in the head; StoreError where nothing can
+        be compared."""
         content = head.read()
         with self.database.reading() as connection:
             return self._check_head(connection, head, content)
 
-    def _check_head(self, connection: Connection, head: HeadFile, content: Head | None) -> dict[str, Quarantine]:
-        # a stream that has released nothing here may have released elsewhere: every stream needs the head
+    def _check_head(
+        self, connection: Connection, head: HeadFile, content: Head | None
+    ) -> dict[str, Quarantine]:
+        # a stream that has released nothing here may have released elsewhere: every stream needs
+        # the head
         heads = content.streams if content else {}
         known: dict[str, dict[int, str]] = {}
         for row in connection.execute(select(schema.streams)).mappings().all():
@@ -96,10 +106,11 @@ class Reading(StoredReleases):
         return head.check(content, read_identity(connection), known, retired_rows(connection))
 
     def verify(self, head: HeadFile | None = None) -> list[str]:
-        """Recompute every chain in one view of the database; returns what is wrong, nothing when all is well.
+        """Recompute every chain in one view of the database; returns what is wrong, nothing when
+        all is well.
 
-        **Guarantee.** A store that a service writes to meanwhile is as well as one at rest: no false alarm. Test:
-        `tests/store/test_store_views.py::test_a_live_store_verifies`.
+        **Guarantee.** A store that a service writes to meanwhile is as well as one at rest: no
+        false alarm. Test: `tests/store/test_store_views.py::test_a_live_store_verifies`.
         """
         try:
             content = head.read() if head is not None else None
@@ -108,16 +119,28 @@ class Reading(StoredReleases):
         with self.database.reading() as connection:
             return list(self._verify(connection, head, content))
 
-    def _verify(self, connection: Connection, head: HeadFile | None, content: Head | None) -> Iterator[str]:
+    def _verify(
+        self, connection: Connection, head: HeadFile | None, content: Head | None
+    ) -> Iterator[str]:
         try:
             quarantined = {} if head is None else self._check_head(connection, head, content)
-            yield from (f"{one.name}: {one.reason} (the head is at tick {one.tick})" for one in quarantined.values())
+            yield from (
+                f"{one.name}: {one.reason} (the head is at tick {one.tick})"
+                for one in quarantined.values()
+            )
         except StoreError as error:
             yield error.for_operator()
-        if self.database.sqlite and connection.exec_driver_sql("PRAGMA integrity_check").scalar() != "ok":
+        if (
+            self.database.sqlite
+            and connection.exec_driver_sql("PRAGMA integrity_check").scalar() != "ok"
+        ):
             yield "SQLite's own integrity check fails"
         retired = retired_rows(connection)
-        for row in connection.execute(select(schema.streams).order_by(schema.streams.c.id)).mappings().all():
+        for row in (
+            connection.execute(select(schema.streams).order_by(schema.streams.c.id))
+            .mappings()
+            .all()
+        ):
             try:
                 declaration = declared(row)
             except (EvercountError, ValueError) as error:
@@ -128,15 +151,22 @@ class Reading(StoredReleases):
             if cost is None:
                 yield f"{row['name']}: the ledger lacks this stream"
             elif not states(cost, declaration):  # the chain covers the declaration
-                yield f"{row['name']}: the ledger states another budget or time range than the declaration"
+                yield (
+                    f"{row['name']}: the ledger states another budget or time range than the "
+                    "declaration"
+                )
 
-    def _verify_chain(self, connection: Connection, row: Any, declaration: Settled, retired: bool) -> Iterator[str]:
+    def _verify_chain(
+        self, connection: Connection, row: Any, declaration: Settled, retired: bool
+    ) -> Iterator[str]:
         name, previous = row["name"], genesis(row["declaration"], row["start"])
         if previous != bytes(row["genesis"]):
             yield f"{name}: the declaration was changed after it was stored"
         one, keys = StoredStream(row["id"], declaration), public_keys_of(connection, row["id"])
         labels, width, tick = labels_of(connection, one), declaration.query.outputs, 0
-        for tick, places, numbers, digest in _chain(connection, one, max(1, NUMBERS_PER_TABLE // len(labels))):
+        for tick, places, numbers, digest in _chain(
+            connection, one, max(1, NUMBERS_PER_TABLE // len(labels))
+        ):
             if declaration.query.publishing.own_ticks:
                 fresh, width = [labels[place] for place in places.tolist()], len(places)
             else:
@@ -161,12 +191,16 @@ class Reading(StoredReleases):
             yield f"{name}: the state is at another tick than the releases"
 
     def backup(self, target: Path) -> None:
-        """A consistent copy of an SQLite store, also while a service writes. It holds raw sums and secrets."""
+        """A consistent copy of an SQLite store, also while a service writes. It holds raw sums and
+        secrets."""
         file = self.database.file
         if file is None:
-            raise StoreError("a PostgreSQL store is copied with PostgreSQL's own tools, for example pg_dump")
+            raise StoreError(
+                "a PostgreSQL store is copied with PostgreSQL's own tools, for example pg_dump"
+            )
         try:
-            os.close(open_private(target, os.O_CREAT | os.O_EXCL | os.O_RDWR))  # a link is refused as well
+            # a link is refused as well
+            os.close(open_private(target, os.O_CREAT | os.O_EXCL | os.O_RDWR))
         except FileExistsError:
             raise StoreError(f"{target} exists already: choose another file") from None
         except OSError as error:
@@ -189,16 +223,20 @@ class Reading(StoredReleases):
 def _chain(
     connection: Connection, one: StoredStream, size: int
 ) -> Iterator[tuple[int, IntArray, FloatArray, bytes | None]]:
-    """Each tick of a stream: the places of its numbers, the numbers, and its hash. `size` ticks are read together."""
+    """Each tick of a stream: the places of its numbers, the numbers, and its hash. `size` ticks are
+    read together."""
     after = 0
     while hashes := read_hashes(connection, one.id, after, after + size):
         table = read_table(connection, one, after, max(hashes))
-        yield from ((tick, places, numbers, hashes.get(tick)) for tick, places, numbers in each_tick(table))
+        yield from (
+            (tick, places, numbers, hashes.get(tick)) for tick, places, numbers in each_tick(table)
+        )
         after = max(hashes)
 
 
 def spent_of_streams(connection: Connection) -> dict[str, dict[str, Any]]:
-    """What the head file keeps about the spending of each stream: its line of the ledger and its noise's identity."""
+    """What the head file keeps about the spending of each stream: its line of the ledger and its
+    noise's identity."""
     table, names = schema.noise_identities, schema.streams
     query = select(names.c.name, table.c.identity).join(names, names.c.id == table.c.stream)
     identities = {row.name: bytes(row.identity).hex() for row in connection.execute(query)}
@@ -217,23 +255,31 @@ def read_identity(connection: Connection) -> str:
 
 def open_sealer(connection: Connection, key: bytes | None) -> Sealer:
     """The sealer of a store, or StoreError where the key is not the one of the store."""
-    sealer, probe = Sealer(key, read_identity(connection)), bytes.fromhex(read_fact(connection, "probe") or "")
+    sealer, probe = (
+        Sealer(key, read_identity(connection)),
+        bytes.fromhex(read_fact(connection, "probe") or ""),
+    )
     encrypted = probe[:1] == b"\x01"
     if encrypted and not sealer.encrypted:
-        raise StoreError("the store is encrypted: give its key in EVERCOUNT_KEY_FILE or EVERCOUNT_KEY")
+        raise StoreError(
+            "the store is encrypted: give its key in EVERCOUNT_KEY_FILE or EVERCOUNT_KEY"
+        )
     if sealer.encrypted and not encrypted:
         raise StoreError(
-            "a key is given, but the store was created without encryption: omit the key, or start a new store with it"
+            "a key is given, but the store was created without encryption: omit the key, or start "
+            "a new store with it"
         )
     if sealer.open(probe, "probe", 0) != PROBE:
         raise StoreError("the store's key is wrong")
     return sealer
 
 
-def restore_copy(copy: Path, place: Path, head: Path | None = None) -> tuple[Path | None, list[Quarantine]]:
-    """Put a backup of an SQLite store in the place of the store at `place`, while nobody writes to it. Returns where
-    the old database is kept, and the streams that cannot go on. The head file is not touched: it is what tells which
-    streams have released since the copy was made."""
+def restore_copy(
+    copy: Path, place: Path, head: Path | None = None
+) -> tuple[Path | None, list[Quarantine]]:
+    """Put a backup of an SQLite store in the place of the store at `place`, while nobody writes to
+    it. Returns where the old database is kept, and the streams that cannot go on. The head file is
+    not touched: it is what tells which streams have released since the copy was made."""
     refuse_link("the copy", copy)
     target = parse_url(place).database
     assert target is not None

@@ -1,4 +1,5 @@
-"""The head of every release chain, kept outside the database, so that a database from the past is recognised.
+"""The head of every release chain, kept outside the database, so that a database from the past is
+recognised.
 
 `HeadFile` is the file, and `HeadKeeper` what the writer of a store puts into it.
 """
@@ -19,7 +20,14 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import insert
 
-from evercount._safe_files import FULL_DISK, MAKE_ROOM, keep_others_out, open_private, refuse_link, replaced
+from evercount._safe_files import (
+    FULL_DISK,
+    MAKE_ROOM,
+    keep_others_out,
+    open_private,
+    refuse_link,
+    replaced,
+)
 from evercount.errors import StoreError
 from evercount.store import schema
 from evercount.store.database import Database
@@ -31,17 +39,24 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("evercount.store")
 
-Heads = dict[str, tuple[int, str]]  # Stream's name → (last released tick, its hash in hexadecimal digits)
+# Stream's name → (last released tick, its hash in hexadecimal digits)
+Heads = dict[str, tuple[int, str]]
 
 FORMAT = "evercount-head"
 VERSION = 1
-MOST_ADDED = 1 << 16  # bytes of lines that `HeadFile.add` appends before the file is replaced by a short one
+# bytes of lines that `HeadFile.add` appends before the file is replaced by a short one
+MOST_ADDED = 1 << 16
 OLDER = (
-    "the database is older than its head, or was changed: it does not have the last release that the head names. "
-    "Releasing from it would use the same noise with other data"
+    "the database is older than its head, or was changed: it does not have the last release that "
+    "the head names. Releasing from it would use the same noise with other data"
 )
-ANOTHER_PLACE = "Name a file that this user can write (--head), or set XDG_STATE_HOME to a folder of this user"
-REVIVED = "the stream was retired after this copy of the database was made, and a retired stream never releases again"
+ANOTHER_PLACE = (
+    "Name a file that this user can write (--head), or set XDG_STATE_HOME to a folder of this user"
+)
+REVIVED = (
+    "the stream was retired after this copy of the database was made, and a retired stream never "
+    "releases again"
+)
 
 
 def default_path(database: Database) -> Path:
@@ -52,15 +67,20 @@ def default_path(database: Database) -> Path:
     try:
         state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
     except RuntimeError:
-        raise StoreError(f"no place for the head file: this user has no home folder. {ANOTHER_PLACE}") from None
-    return state / "evercount" / f"{hashlib.blake2b(where.encode(), digest_size=12).hexdigest()}.head"
+        raise StoreError(
+            f"no place for the head file: this user has no home folder. {ANOTHER_PLACE}"
+        ) from None
+    return (
+        state / "evercount" / f"{hashlib.blake2b(where.encode(), digest_size=12).hexdigest()}.head"
+    )
 
 
 @dataclass(frozen=True)
 class Head:
     store: str  # its random name
     streams: Heads
-    spent: Mapping[str, Mapping[str, Any]]  # ledger rows and identities of noise, of lost streams too
+    # ledger rows and identities of noise, of lost streams too
+    spent: Mapping[str, Mapping[str, Any]]
     retired: frozenset[str]  # they never release again, whatever a restored database says
 
 
@@ -71,19 +91,22 @@ class Quarantine:
     name: str
     reason: str
     tick: int  # the last one that the head names
-    readable: bool = True  # not where the history differs from the published one: the same noise on other data
+    # not where the history differs from the published one: the same noise on other data
+    readable: bool = True
     lost: bool = False  # the database does not have the stream at all
 
 
 class HeadFile:
     """A small file that is brought to the disk after every commit of a release.
 
-    Its first line is a `Head` as JSON. Each line after it, [stream, tick, hash], is a later release. A last line
-    without its end is one that a crash cut off: nobody was told of that release.
+    Its first line is a `Head` as JSON. Each line after it, [stream, tick, hash], is a later
+    release. A last line without its end is one that a crash cut off: nobody was told of that
+    release.
 
-    **Guarantee.** When `write` or `add` returns, the file says what it was given, on the disk. A crash in the middle
-    leaves what it said before, or that. `add` changes only a file that this object wrote last: where anybody else has
-    changed, replaced or removed it, nothing is appended. Tests:
+    **Guarantee.** When `write` or `add` returns, the file says what it was given, on the disk. A
+    crash in the middle leaves what it said before, or that. `add` changes only a file that this
+    object wrote last: where anybody else has changed, replaced or removed it, nothing is appended.
+    Tests:
     `tests/store/test_store_head_file.py::test_a_crash_at_any_byte_leaves_the_head_before_or_after`,
     `tests/store/test_store_head_file.py::test_only_the_file_that_was_written_last_gets_a_line`,
     `tests/store/test_store_head_file.py::test_a_store_killed_at_any_moment_goes_on`.
@@ -92,7 +115,8 @@ class HeadFile:
     def __init__(self, path: Path) -> None:
         refuse_link("the head file", path)
         self.path = path
-        self._written: tuple[int, ...] | None = None  # what the file looked like after the last write of this object
+        # what the file looked like after the last write of this object
+        self._written: tuple[int, ...] | None = None
         self._most = 0
 
     def keep_others_out(self) -> None:
@@ -105,8 +129,12 @@ class HeadFile:
             data = json.loads(first)
             if data["format"] != FORMAT or data["version"] != VERSION:
                 raise ValueError(data["format"])
-            streams = {str(name): (int(tick), str(digest)) for name, (tick, digest) in data["streams"].items()}
-            for name, tick, digest in map(json.loads, lines[:-1]):  # after the last end of a line: nothing, or a part
+            streams = {
+                str(name): (int(tick), str(digest))
+                for name, (tick, digest) in data["streams"].items()
+            }
+            # after the last end of a line: nothing, or a part
+            for name, tick, digest in map(json.loads, lines[:-1]):
                 if tick < streams[name][0]:
                     raise ValueError(tick)
                 streams[name] = (int(tick), str(digest))
@@ -119,22 +147,30 @@ class HeadFile:
 
     def write(self, head: Head) -> None:
         """Replace the file; when this returns it is on the disk."""
-        content = {"format": FORMAT, "version": VERSION, **vars(head), "retired": sorted(head.retired)}
+        content = {
+            "format": FORMAT,
+            "version": VERSION,
+            **vars(head),
+            "retired": sorted(head.retired),
+        }
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            mode = self.path.stat().st_mode & 0o777 if self.path.exists() else 0o600  # a new one is for its owner only
+            # a new one is for its owner only
+            mode = self.path.stat().st_mode & 0o777 if self.path.exists() else 0o600
             with replaced(self.path, mode) as file:
                 file.write(json.dumps(content).encode() + b"\n")
             state = self.path.stat()
             self._written, self._most = _look(state), state.st_size + MOST_ADDED
         except OSError as error:
             remedy = f": {MAKE_ROOM}" if error.errno in FULL_DISK else f". {ANOTHER_PLACE}"
-            raise StoreError(f"the head file cannot be written{remedy}", f"{self.path}: {error.strerror}") from None
+            raise StoreError(
+                f"the head file cannot be written{remedy}", f"{self.path}: {error.strerror}"
+            ) from None
 
     def add(self, name: str, tick: int, digest: str) -> bool:
-        """Append the last release of a stream that the file names already: one wait for the disk, `write` has three.
-        False: the file has to be written anew. Somebody changed it, it has become long, or the disk refused the
-        line."""
+        """Append the last release of a stream that the file names already: one wait for the disk,
+        `write` has three. False: the file has to be written anew. Somebody changed it, it has
+        become long, or the disk refused the line."""
         line = json.dumps([name, tick, digest]).encode() + b"\n"
         written, self._written = self._written, None
         with contextlib.ExitStack() as cleanup, contextlib.suppress(OSError):
@@ -150,32 +186,38 @@ class HeadFile:
         return False
 
     def check(
-        self, head: Head | None, store: str, known: Mapping[str, Mapping[int, str]], retired: Container[str]
+        self,
+        head: Head | None,
+        store: str,
+        known: Mapping[str, Mapping[int, str]],
+        retired: Container[str],
     ) -> dict[str, Quarantine]:
-        """The streams of a database that are older than its head, or differ from it; they must not go on.
+        """The streams of a database that are older than its head, or differ from it; they must not
+        go on.
 
-        `head` is what `read` gave *before* the database was looked at: the head is written after a commit, so the
-        database is then at least as new, whatever a writer does meanwhile.
+        `head` is what `read` gave *before* the database was looked at: the head is written after a
+        commit, so the database is then at least as new, whatever a writer does meanwhile.
 
-        **Guarantee.** If a release of a stream was committed and its head was written, a database without that release
-        puts the stream into quarantine. So does a database that does not know that the stream was retired.
-        Assumption: the head file is not put back together with the old database. Tests:
-        `tests/store/test_store_rollback.py::test_an_old_backup_is_quarantined`,
+        **Guarantee.** If a release of a stream was committed and its head was written, a database
+        without that release puts the stream into quarantine. So does a database that does not know
+        that the stream was retired. Assumption: the head file is not put back together with the old
+        database. Tests: `tests/store/test_store_rollback.py::test_an_old_backup_is_quarantined`,
         `tests/store/test_store_rollback.py::test_a_copy_from_before_the_first_release_needs_its_head`,
         `tests/store/test_store_retire.py::test_a_backup_from_before_the_retirement_is_quarantined`.
         """
         if head is None:
             if known:
                 raise StoreError(
-                    "the head file is missing, so nothing shows that this database is the newest copy. If you are "
-                    "certain that no later release was made, accept it: `evercount store verify --adopt`",
+                    "the head file is missing, so nothing shows that this database is the newest "
+                    "copy. If you are certain that no later release was made, accept it: "
+                    "`evercount store verify --adopt`",
                     str(self.path),
                 )
             return {}
         if head.store != store:
             raise StoreError(
-                "the head file belongs to another store. If this is meant to be a new store, give it another file name "
-                "or another head file",
+                "the head file belongs to another store. If this is meant to be a new store, give "
+                "it another file name or another head file",
                 str(self.path),
             )
         quarantined: dict[str, Quarantine] = {}
@@ -193,14 +235,18 @@ class HeadFile:
 class HeadKeeper:
     """Writes the head file of one store.
 
-    **Guarantee.** The head of a stream in quarantine, and of one that a restored copy lost, never goes back to an
-    earlier tick: otherwise the next start would let the stream go on with noise that was used already. A stream that
-    was retired once stays retired in the file. Test:
+    **Guarantee.** The head of a stream in quarantine, and of one that a restored copy lost, never
+    goes back to an earlier tick: otherwise the next start would let the stream go on with noise
+    that was used already. A stream that was retired once stays retired in the file. Test:
     `tests/store/test_store_rollback.py::test_a_quarantine_outlives_restarts`.
     """
 
     def __init__(
-        self, file: HeadFile, reading: Reading, ended: Mapping[str, EndedStream], lost: frozenset[str]
+        self,
+        file: HeadFile,
+        reading: Reading,
+        ended: Mapping[str, EndedStream],
+        lost: frozenset[str],
     ) -> None:
         self.file = file
         self.lost = lost
@@ -210,7 +256,9 @@ class HeadKeeper:
         self._retired = before.retired | (now.retired - lost)
         older = {*lost, *(name for name, stream in ended.items() if stream.ending == "quarantined")}
         kept = {name: head for name, head in before.streams.items() if name in older}
-        self._fixed: Heads = kept | {name: now.streams[name] for name in ended if ended[name].ending == "retired"}
+        self._fixed: Heads = kept | {
+            name: now.streams[name] for name in ended if ended[name].ending == "retired"
+        }
 
     def spend(self, line: Spending, identity: bytes) -> None:
         self._spent[line.stream] = {"cost": line.cost.to_dict(), "identity": identity.hex()}
@@ -223,29 +271,41 @@ class HeadKeeper:
         return any(self._spent[name].get("identity") == identity.hex() for name in self.lost)
 
     def write(self, streams: Iterable[LiveStream], released: LiveStream | None = None) -> None:
-        """Bring the file up to date, after a commit that released, declared or retired something."""
-        if released is not None and self.file.add(released.name, released.closed, released.head.hex()):
+        """Bring the file up to date, after a commit that released, declared or retired
+        something."""
+        if released is not None and self.file.add(
+            released.name, released.closed, released.head.hex()
+        ):
             return
         live = {one.name: (one.closed, one.head.hex()) for one in streams}
         self.file.write(Head(self._store, {**self._fixed, **live}, self._spent, self._retired))
 
 
 def keep_lost_spending(reading: Reading, file: HeadFile, lost: Sequence[Quarantine]) -> None:
-    """Write down the streams that this copy of the database does not have: their names and budgets stay spent."""
+    """Write down the streams that this copy of the database does not have: their names and budgets
+    stay spent."""
     content = file.read()
     for one in lost:
         assert content is not None  # it names the stream
         row = {"name": one.name, "moment": time.time(), "reason": one.reason}
         with reading.database.transaction() as connection:
-            connection.execute(insert(schema.retired).values(**row, facts=json.dumps(content.spent[one.name])))
-        log.error("stream %s is not in this copy of the database: it has ended, and its budget stays spent", one.name)
+            connection.execute(
+                insert(schema.retired).values(**row, facts=json.dumps(content.spent[one.name]))
+            )
+        log.error(
+            "stream %s is not in this copy of the database: it has ended, and its budget stays "
+            "spent",
+            one.name,
+        )
 
 
 def quarantine(live: LiveStream, why: Quarantine) -> EndedStream:
-    """Drop all of a stream that could release, and tell the operator by the log what can be done."""
+    """Drop all of a stream that could release, and tell the operator by the log what can be
+    done."""
     log.error(
-        "stream %s is in quarantine, the others continue: %s (the head is at tick %d, this copy at tick %d). Restore "
-        "the newest database, or continue with a new stream: `evercount store retire %s --successor NAME`",
+        "stream %s is in quarantine, the others continue: %s (the head is at tick %d, this copy at "
+        "tick %d). Restore the newest database, or continue with a new stream: `evercount store "
+        "retire %s --successor NAME`",
         *(live.name, why.reason, why.tick, live.closed, live.name),
     )
     return live.ended("quarantined", why.reason, why.readable)

@@ -42,10 +42,10 @@ migrations = Table(
 )
 
 meta = Table("meta", metadata, Column("key", String(64), primary_key=True), required("value", Text))
-"""Facts of the store (`identity`, `probe`, `budget_cap`), and by the number N of a stream: `late N`, the rule for late
-events, where it was changed after the declaration; `joined N`, the keys that have joined; `hidden N`, (label, first,
-last tick) of keys that are not shown; `totals N`, the stream whose last running totals it goes on from; `at N SOURCE`,
-where a source goes on."""
+"""Facts of the store (`identity`, `probe`, `budget_cap`), and by the number N of a stream:
+`late N`, the rule for late events, where it was changed after the declaration; `joined N`, the keys
+that have joined; `hidden N`, (label, first, last tick) of keys that are not shown; `totals N`, the
+stream whose last running totals it goes on from; `at N SOURCE`, where a source goes on."""
 
 streams = Table(
     "streams",
@@ -75,13 +75,20 @@ accumulators = table_per_stream("accumulators", required("tick", BigInteger), se
 open_events = table_per_stream("open_events", numbered("tick"), numbered("number"), sealed_column())
 
 users = table_per_stream(
-    "users", Column("user", LargeBinary(32), primary_key=True), sealed_column(), sqlite_with_rowid=False
+    "users",
+    Column("user", LargeBinary(32), primary_key=True),
+    sealed_column(),
+    sqlite_with_rowid=False,
 )
 
 states = table_per_stream("states", required("tick", BigInteger), sealed_column())
 
 ticks = table_per_stream(
-    "ticks", numbered("tick"), required("hash", LargeBinary(32)), required("closed", Double), sqlite_with_rowid=False
+    "ticks",
+    numbered("tick"),
+    required("hash", LargeBinary(32)),
+    required("closed", Double),
+    sqlite_with_rowid=False,
 )
 
 releases = table_per_stream(
@@ -101,8 +108,11 @@ ledger = Table(
     required("spent", Double),
 )
 
-noise_identities = table_per_stream("noise_identities", required("identity", LargeBinary(32), index=True))
-"""What tells the noise of a stream from that of every other: a hash of its declaration, keyed with its secret."""
+noise_identities = table_per_stream(
+    "noise_identities", required("identity", LargeBinary(32), index=True)
+)
+"""What tells the noise of a stream from that of every other: a hash of its declaration, keyed with
+its secret."""
 
 tokens = Table(
     "tokens",
@@ -135,8 +145,8 @@ retired = Table(
     Column("successor", String(64)),
     required("facts", Text),
 )
-"""Streams that never release again. `stream` is NULL where a restored database does not have the stream at all: its
-spending is then in `facts`, as the head file knew it."""
+"""Streams that never release again. `stream` is NULL where a restored database does not have the
+stream at all: its spending is then in `facts`, as the head file knew it."""
 
 counted_events = table_per_stream(
     "counted_events",
@@ -158,16 +168,22 @@ shards = table_per_stream(
     sealed_column(),
 )  # the state of the stream of each range of cells
 
+# the keys that became public in streams whose keys nobody listed, with the tick at which they did
 public_keys = table_per_stream(
     "public_keys", numbered("cell", Integer), required("label", Text), required("since", BigInteger)
-)  # the keys that became public in streams whose keys nobody listed, with the tick at which they did
+)
 
-early_events = table_per_stream("early_events", numbered("tick"), numbered("number"), sealed_column())
-"""Events of ticks after the first open one that cannot be added up before their tick closes (`commit_batches.py`)."""
+early_events = table_per_stream(
+    "early_events", numbered("tick"), numbered("number"), sealed_column()
+)
+"""Events of ticks after the first open one that cannot be added up before their tick closes
+(`commit_batches.py`)."""
 
 waiting_streams = table_per_stream("waiting_streams", required("reason", String(16)))
 """Streams whose ticks the clock does not close, and what they wait for (`open_stream.py`)."""
 
+# what the operator says about ticks: a note, or that they are missing and what becomes of their
+# events
 tick_marks = table_per_stream(
     "tick_marks",
     numbered("number", Integer),
@@ -176,11 +192,13 @@ tick_marks = table_per_stream(
     Column("missing", String(8)),
     required("text", Text),
     required("made", Double),
-)  # what the operator says about ticks: a note, or that they are missing and what becomes of their events
+)
 
-file_runs = table_per_stream("file_runs", sealed_column())  # what runs of `evercount release --db` remember besides
+# what runs of `evercount release --db` remember besides
+file_runs = table_per_stream("file_runs", sealed_column())
 
-renewals = table_per_stream("renewals", required("successor", String(64)))  # who goes on when a horizon ends
+# who goes on when a horizon ends
+renewals = table_per_stream("renewals", required("successor", String(64)))
 
 
 def first_tables(connection: Connection) -> None:
@@ -188,16 +206,16 @@ def first_tables(connection: Connection) -> None:
     taken = sorted(names & set(metadata.tables) - {migrations.name})
     if taken:
         raise StoreError(
-            f"the database already has tables named {', '.join(taken)} that evercount did not make: use another "
-            "database or another PostgreSQL schema"
+            f"the database already has tables named {', '.join(taken)} that evercount did not "
+            "make: use another database or another PostgreSQL schema"
         )
     metadata.create_all(connection)
 
 
 Migrations = tuple[Callable[[Connection], None], ...]
 MIGRATIONS: Migrations = (first_tables,)
-"""In order and for ever: a migration that was published is never changed, a new one is added at the end. It adds what
-is missing: `first_tables` makes all tables as they are now."""
+"""In order and for ever: a migration that was published is never changed, a new one is added at the
+end. It adds what is missing: `first_tables` makes all tables as they are now."""
 
 
 def applied(connection: Connection) -> int:
@@ -207,7 +225,8 @@ def applied(connection: Connection) -> int:
 
 
 def check_schema(connection: Connection) -> None:
-    """Refuse to read a database that has other tables than this program: only the writer migrates."""
+    """Refuse to read a database that has other tables than this program: only the writer
+    migrates."""
     if (done := applied(connection)) != len(MIGRATIONS):
         raise StoreError(
             f"the store has schema version {done} and this program reads {len(MIGRATIONS)}"
@@ -217,16 +236,22 @@ def check_schema(connection: Connection) -> None:
 
 
 def migrate(connection: Connection, steps: Migrations) -> int:
-    """Bring the schema up to date; each step and its record are one transaction. Returns how many were applied."""
+    """Bring the schema up to date; each step and its record are one transaction. Returns how many
+    were applied."""
     with connection.begin():
         migrations.create(connection, checkfirst=True)
         done = applied(connection)
     if done > len(steps):
-        raise StoreError(f"the store has schema version {done} and this program knows {len(steps)}: update evercount")
+        raise StoreError(
+            f"the store has schema version {done} and this program knows {len(steps)}: update "
+            "evercount"
+        )
     for number in range(done, len(steps)):
         with connection.begin():
             steps[number](connection)
             connection.execute(
-                insert(migrations).values(number=number + 1, name=steps[number].__name__, applied=time.time())
+                insert(migrations).values(
+                    number=number + 1, name=steps[number].__name__, applied=time.time()
+                )
             )
     return len(steps) - done

@@ -1,4 +1,5 @@
-"""What the streams of a store spend, alone and together, and the cap that the operator set on it."""
+"""What the streams of a store spend, alone and together, and the cap that the operator set on
+it."""
 
 from __future__ import annotations
 
@@ -31,10 +32,11 @@ class Spending:
 
     @property
     def unit(self) -> tuple[Any, ...]:
-        """What tells units apart, whenever periods begin. A store enforces the cap of each stream (or its query needs
-        none), so every stream about users keeps its promise for all events of a user, however many it counts: all of
-        them speak about the same unit. Where persons are protected in periods, the last entry is how long these are,
-        as far as that is known: a period of 7 ticks is a week or seven hours."""
+        """What tells units apart, whenever periods begin. A store enforces the cap of each stream
+        (or its query needs none), so every stream about users keeps its promise for all events of a
+        user, however many it counts: all of them speak about the same unit. Where persons are
+        protected in periods, the last entry is how long these are, as far as that is known: a
+        period of 7 ticks is a week or seven hours."""
         during = self.cost.during
         grid = None if during is None else Grid.of(during.periods)
         return *self.cost.budget.neighbours, None if grid is None else grid.length
@@ -61,10 +63,13 @@ def retired_rows(connection: Connection) -> dict[str, Mapping[str, Any]]:
     return {row["name"]: dict(row) for row in connection.execute(select(schema.retired)).mappings()}
 
 
-def read_spendings(connection: Connection, ending: Mapping[str, int | None] | None = None) -> list[Spending]:
-    """Every line of the ledger, in the order in which it was spent. Streams that a restored database lost come last,
-    with what the head file knew of them. A stream that was retired counts events until its last released tick; `ending`
-    are streams that are about to be, with that instant."""
+def read_spendings(
+    connection: Connection, ending: Mapping[str, int | None] | None = None
+) -> list[Spending]:
+    """Every line of the ledger, in the order in which it was spent. Streams that a restored
+    database lost come last, with what the head file knew of them. A stream that was retired counts
+    events until its last released tick; `ending` are streams that are about to be, with that
+    instant."""
     table, names = schema.ledger, schema.streams
     query = (
         select(table.c.cost, names.c.name, names.c.declaration)
@@ -72,7 +77,9 @@ def read_spendings(connection: Connection, ending: Mapping[str, int | None] | No
         .order_by(table.c.sequence)
     )
     retired = retired_rows(connection)
-    until = {name: json.loads(row["facts"]).get("until") for name, row in retired.items()} | dict(ending or {})
+    until = {name: json.loads(row["facts"]).get("until") for name, row in retired.items()} | dict(
+        ending or {}
+    )
     lines = [
         Spending(
             row["name"],
@@ -82,12 +89,19 @@ def read_spendings(connection: Connection, ending: Mapping[str, int | None] | No
         )
         for row in connection.execute(query).mappings()
     ]
-    lost = {name: json.loads(row["facts"])["cost"] for name, row in retired.items() if row["stream"] is None}
-    return lines + [Spending(name, Cost.from_dict(cost), False, True) for name, cost in sorted(lost.items())]
+    lost = {
+        name: json.loads(row["facts"])["cost"]
+        for name, row in retired.items()
+        if row["stream"] is None
+    }
+    return lines + [
+        Spending(name, Cost.from_dict(cost), False, True) for name, cost in sorted(lost.items())
+    ]
 
 
 def states(line: str, declaration: StreamDeclaration) -> bool:
-    """Whether a stored line has the budget and the time range of its stream, which the chain of releases covers."""
+    """Whether a stored line has the budget and the time range of its stream, which the chain of
+    releases covers."""
     cost, during = Cost.from_dict(json.loads(line)), declaration.during
     if cost.budget != declaration.budget:
         return False
@@ -110,12 +124,13 @@ def read_cap(connection: Connection) -> Cap | None:
 
 
 def groups_of(lines: Sequence[Spending]) -> list[list[Spending]]:
-    """Group the streams that speak about the same unit and can be added up. Streams of persons in periods of which one
-    may meet two of another stream are in different groups, and others may be in several; a cap refuses them.
+    """Group the streams that speak about the same unit and can be added up. Streams of persons in
+    periods of which one may meet two of another stream are in different groups, and others may be
+    in several; a cap refuses them.
 
-    **Guarantee.** What one group spends together is what `compose` states, for every unit of its streams, and a stream
-    of the same unit is left out of a group only where it cannot be added to it. Test:
-    `tests/store/test_store_periods.py::test_no_total_is_below_what_a_person_costs`.
+    **Guarantee.** What one group spends together is what `compose` states, for every unit of its
+    streams, and a stream of the same unit is left out of a group only where it cannot be added to
+    it. Test: `tests/store/test_store_periods.py::test_no_total_is_below_what_a_person_costs`.
     """
     groups: list[list[Spending]] = []
     for first in lines:
@@ -148,15 +163,18 @@ def _periods_of(line: Spending) -> str:
 
 
 def describe_ledger(lines: Iterable[Spending], cap: Cap | None = None) -> dict[str, Any]:
-    """The lines, and what streams about the same unit spend together, exactly composed. Of persons in periods: which
-    streams these are, and how many are `apart`, with the same unit but for when its periods begin."""
+    """The lines, and what streams about the same unit spend together, exactly composed. Of persons
+    in periods: which streams these are, and how many are `apart`, with the same unit but for when
+    its periods begin."""
     lines, entries = list(lines), []
     for line in lines:
         budget, during = line.cost.budget, line.cost.during
         mu = 0.0 if budget.pure else budget.mu  # a pure stream spends ε alone
         entry = {"stream": line.stream, "mu": mu, **budget.to_dict()}
         if line.cost.span is not None and during is not None:
-            entry["during"] = [None if at is None else format_utc(at) for at in (during.start, during.end)]
+            entry["during"] = [
+                None if at is None else format_utc(at) for at in (during.start, during.end)
+            ]
         if line.retired:
             entry["retired"] = True
         entries.append(entry)
@@ -164,7 +182,12 @@ def describe_ledger(lines: Iterable[Spending], cap: Cap | None = None) -> dict[s
     for members in groups_of(lines):
         adjacency, unit, period = members[0].cost.budget.neighbours
         together = compose(line.cost for line in members)
-        whom: dict[str, Any] = {"adjacency": adjacency, "unit": unit, "period": period, "streams": len(members)}
+        whom: dict[str, Any] = {
+            "adjacency": adjacency,
+            "unit": unit,
+            "period": period,
+            "streams": len(members),
+        }
         if period is not None:
             alike = [line for line in lines if line.shares_unit(members[0])]
             whom |= {"names": [line.stream for line in members], "apart": len(alike) - len(members)}
@@ -173,15 +196,18 @@ def describe_ledger(lines: Iterable[Spending], cap: Cap | None = None) -> dict[s
     return {"entries": entries, "totals": totals, **shown}
 
 
-def refuse_beyond_cap(database: Database, new: Spending, ending: Mapping[str, int | None] | None = None) -> None:
-    """Refuse a new stream that would spend beyond the cap, together with all others about the same unit; `ending` as in
-    `read_spendings`.
+def refuse_beyond_cap(
+    database: Database, new: Spending, ending: Mapping[str, int | None] | None = None
+) -> None:
+    """Refuse a new stream that would spend beyond the cap, together with all others about the same
+    unit; `ending` as in `read_spendings`.
 
-    **Guarantee.** After every declaration that this lets pass, the total that the ledger states for each unit is at
-    most (cap.epsilon, cap.delta), and the streams keep it together, also where a declaration depended on what others
-    had released (`accounts.Filter`), if the cap was set before the first of them. Retired streams count in full.
-    Tests: `tests/store/test_store_cap.py`, test_the_stated_total_never_exceeds_the_cap,
-    test_a_cap_is_kept_by_choices_after_releases; `tests/store/test_store_periods.py`.
+    **Guarantee.** After every declaration that this lets pass, the total that the ledger states for
+    each unit is at most (cap.epsilon, cap.delta), and the streams keep it together, also where a
+    declaration depended on what others had released (`accounts.Filter`), if the cap was set before
+    the first of them. Retired streams count in full. Tests: `tests/store/test_store_cap.py`,
+    test_the_stated_total_never_exceeds_the_cap, test_a_cap_is_kept_by_choices_after_releases;
+    `tests/store/test_store_periods.py`.
     """
     if (cap := database.read(read_cap)) is None:
         return
@@ -192,20 +218,27 @@ def refuse_beyond_cap(database: Database, new: Spending, ending: Mapping[str, in
         together = compose(costs)
     except ParameterError as error:
         raise BudgetExceeded(
-            f"this store has a cap, and what stream {new.stream!r} and others cost together cannot be stated: {error} "
-            "Declare it so, or remove the cap with `evercount store cap --remove`"
+            f"this store has a cap, and what stream {new.stream!r} and others cost together cannot "
+            f"be stated: {error} Declare it so, or remove the cap with `evercount store cap "
+            "--remove`"
         ) from None
     whole = replace(together, epsilon=cap.epsilon, delta=cap.delta, calibration="tight")
-    if together.epsilon > cap.epsilon or together.delta > cap.delta or not Filter(whole).admits(costs):
+    if (
+        together.epsilon > cap.epsilon
+        or together.delta > cap.delta
+        or not Filter(whole).admits(costs)
+    ):
         raise BudgetExceeded(
-            f"with stream {new.stream!r} the streams about the same unit would spend epsilon {together.epsilon:.6g}, "
-            f"delta {together.delta:.3g} together, and the cap of this store is epsilon {cap.epsilon:.6g}, delta "
-            f"{cap.delta:.3g}. Of several streams over the same time, half of delta is for Gaussian noise and half for "
-            "promises that add up. Declare it with a smaller budget, or raise the cap with `evercount store cap`"
+            f"with stream {new.stream!r} the streams about the same unit would spend epsilon "
+            f"{together.epsilon:.6g}, delta {together.delta:.3g} together, and the cap of this "
+            f"store is epsilon {cap.epsilon:.6g}, delta {cap.delta:.3g}. Of several streams over "
+            "the same time, half of delta is for Gaussian noise and half for promises that add up. "
+            "Declare it with a smaller budget, or raise the cap with `evercount store cap`"
         )
 
 
 def set_cap(database: Database, cap: Cap | None) -> None:
-    """Set or remove the cap on what streams about the same unit spend together. What is spent stays spent."""
+    """Set or remove the cap on what streams about the same unit spend together. What is spent stays
+    spent."""
     with database.transaction() as connection:
         write_fact(connection, CAP, None if cap is None else json.dumps(asdict(cap)))

@@ -1,7 +1,7 @@
 """What the tables of a store hold of a stream, and its releases as pages, tables and views.
 
-First the rows: the declaration, keys and marks of a stream, its numbers, and the hash chain of its ticks. Then
-`StoredReleases`, which reads them for everyone who shows releases.
+First the rows: the declaration, keys and marks of a stream, its numbers, and the hash chain of its
+ticks. Then `StoredReleases`, which reads them for everyone who shows releases.
 """
 
 from __future__ import annotations
@@ -31,7 +31,15 @@ from evercount.engine.views import CarriedTotals, View
 from evercount.engine.write_table import among, described
 from evercount.errors import StoreError
 from evercount.store import schema
-from evercount.store.database import NAMED_AT_ONCE, Database, find, having, in_parts, read_fact, rows_of
+from evercount.store.database import (
+    NAMED_AT_ONCE,
+    Database,
+    find,
+    having,
+    in_parts,
+    read_fact,
+    rows_of,
+)
 from evercount.store.open_stream import AnyStream
 
 TICKS_PER_PAGE = 200
@@ -56,8 +64,8 @@ Known = AnyStream | StoredStream
 
 
 def read_numbers(connection: Connection, stream: int, ticks: range, cells: range) -> FloatArray:
-    """Value, std, low and high of cells at ticks, shape (ticks, 4, cells). NaN where a tick did not publish a cell: a
-    key that was not public yet."""
+    """Value, std, low and high of cells at ticks, shape (ticks, 4, cells). NaN where a tick did not
+    publish a cell: a key that was not public yet."""
     table = schema.releases
     columns = (table.c.tick, table.c.cell, table.c.value, table.c.std, table.c.low, table.c.high)
     # a few ticks are looked up one by one, so that no other cell is read
@@ -71,30 +79,42 @@ def read_numbers(connection: Connection, stream: int, ticks: range, cells: range
     return numbers
 
 
-def read_table(connection: Connection, one: Known, after: int, last: int, cells: range | None = None) -> ReleaseTable:
-    """The stored numbers of ticks after+1 … last. There is one label for each number that the store has of a tick; of a
-    stream whose ticks are revised, for each lag."""
+def read_table(
+    connection: Connection, one: Known, after: int, last: int, cells: range | None = None
+) -> ReleaseTable:
+    """The stored numbers of ticks after+1 … last. There is one label for each number that the store
+    has of a tick; of a stream whose ticks are revised, for each lag."""
     declaration, ticks = one.declaration, range(after + 1, last + 1)
     revised = declaration.revise_for is not None
     labels = declaration.released_query.labels if revised else labels_of(connection, one)
     cells = range(len(labels)) if cells is None else range(len(labels))[cells.start : cells.stop]
     numbers = read_numbers(connection, one.id, ticks, cells)
     starts = declaration.schedule.starts_of(after + 1, len(ticks))
-    return ReleaseTable(np.asarray(ticks, np.int64), starts, labels[cells.start : cells.stop], numbers)
+    return ReleaseTable(
+        np.asarray(ticks, np.int64), starts, labels[cells.start : cells.stop], numbers
+    )
 
 
-def read_shown(connection: Connection, one: Known, after: int, last: int, cells: range | None = None) -> ReleaseTable:
-    """The same; of a stream whose ticks are revised, one row for each tick and each time it was published."""
+def read_shown(
+    connection: Connection, one: Known, after: int, last: int, cells: range | None = None
+) -> ReleaseTable:
+    """The same; of a stream whose ticks are revised, one row for each tick and each time it was
+    published."""
     if one.declaration.revise_for is None:
         return read_table(connection, one, after, last, cells)
     wide = one.declaration.released_query
-    table = by_day(read_table(connection, one, after, last), wide, one.declaration.schedule.starts_of)
+    table = by_day(
+        read_table(connection, one, after, last), wide, one.declaration.schedule.starts_of
+    )
     part = slice(None) if cells is None else slice(cells.start, cells.stop)
     return replace(table, cells=table.cells[part], numbers=table.numbers[:, :, part])
 
 
-def release_rows(stream: int, table: ReleaseTable, first_cell: int = 0) -> Iterator[tuple[Any, ...]]:
-    """The rows of `schema.releases`: stream, tick, cell, value, std, low, high; none for keys that are not public."""
+def release_rows(
+    stream: int, table: ReleaseTable, first_cell: int = 0
+) -> Iterator[tuple[Any, ...]]:
+    """The rows of `schema.releases`: stream, tick, cell, value, std, low, high; none for keys that
+    are not public."""
     row, cell = np.nonzero(~np.isnan(table.numbers[:, 0]))
     numbers = (table.numbers[row, part, cell].tolist() for part in range(4))
     return zip(repeat(stream), table.ticks[row].tolist(), (cell + first_cell).tolist(), *numbers)
@@ -102,18 +122,21 @@ def release_rows(stream: int, table: ReleaseTable, first_cell: int = 0) -> Itera
 
 def genesis(declaration: str, start: float) -> bytes:
     """The hash before the first tick: it binds the chain to the declaration."""
-    return hashlib.blake2b(f"{declaration}|{start.hex()}".encode(), digest_size=32, person=b"evercount.genes").digest()
+    return hashlib.blake2b(
+        f"{declaration}|{start.hex()}".encode(), digest_size=32, person=b"evercount.genes"
+    ).digest()
 
 
 def link(previous: bytes, tick: int, numbers: FloatArray, fresh: Sequence[str] = ()) -> bytes:
-    """The hash of one released tick; `numbers` has the rows value, std, low and high, and a column for each output.
+    """The hash of one released tick; `numbers` has the rows value, std, low and high, and a column
+    for each output.
 
-    `fresh` are the keys that became public at this tick, where nobody listed them; of keys of the day, the labels of
-    all numbers.
+    `fresh` are the keys that became public at this tick, where nobody listed them; of keys of the
+    day, the labels of all numbers.
 
-    **Guarantee.** Two chains with the same hash at a tick released the same numbers up to and including it, in the same
-    order and under the same keys, if BLAKE2b is collision-resistant. Test:
-    `tests/store/test_store_chain.py::test_any_change_changes_the_hash`.
+    **Guarantee.** Two chains with the same hash at a tick released the same numbers up to and
+    including it, in the same order and under the same keys, if BLAKE2b is collision-resistant.
+    Test: `tests/store/test_store_chain.py::test_any_change_changes_the_hash`.
     """
     digest = hashlib.blake2b(previous, digest_size=32, person=b"evercount.link")
     digest.update(tick.to_bytes(8, "big") + numbers.shape[1].to_bytes(8, "big"))
@@ -150,18 +173,23 @@ def find_stream(connection: Connection, name: str) -> StoredStream:
 
 
 def public_keys_of(connection: Connection, stream: int) -> list[tuple[str, int]]:
-    """(key, tick since which it is public) of keys that nobody listed, or that joined, in the order of their cells."""
+    """(key, tick since which it is public) of keys that nobody listed, or that joined, in the order
+    of their cells."""
     rows = rows_of(connection, schema.public_keys, order="cell", stream=stream)
     return [(row.label, row.since) for row in rows]
 
 
 def declared(row: Any, of_stream: Callable[[], Spec] | None = None) -> Settled:
-    """The declaration of a row of `streams`; `of_stream` is for rows that do not name their noise."""
-    return Settled.from_dict(json.loads(row["declaration"]), of_stream).started(instant_of(row["start"]))
+    """The declaration of a row of `streams`; `of_stream` is for rows that do not name their
+    noise."""
+    return Settled.from_dict(json.loads(row["declaration"]), of_stream).started(
+        instant_of(row["start"])
+    )
 
 
 def with_late_rules(connection: Connection, one: Known) -> Settled:
-    """The declaration of a stream, which the chain covers, with the rule for late events that holds now."""
+    """The declaration of a stream, which the chain covers, with the rule for late events that holds
+    now."""
     text = read_fact(connection, f"late {one.id}")
     return one.declaration if text is None else one.declaration.with_rules(**json.loads(text))
 
@@ -180,7 +208,10 @@ def read_joined(connection: Connection, stream: int) -> Joined:
     """The keys that have joined a stream, in their order. They are public."""
     text = read_fact(connection, f"joined {stream}")
     listed = [] if text is None else json.loads(text)
-    return [(after, [tuple(key) if isinstance(key, list) else key for key in keys]) for after, keys in listed]
+    return [
+        (after, [tuple(key) if isinstance(key, list) else key for key in keys])
+        for after, keys in listed
+    ]
 
 
 class StoredReleases:
@@ -192,7 +223,11 @@ class StoredReleases:
 
     def names(self) -> list[str]:
         with self.database.reading() as connection:
-            return list(connection.execute(select(schema.streams.c.name).order_by(schema.streams.c.id)).scalars())
+            return list(
+                connection.execute(
+                    select(schema.streams.c.name).order_by(schema.streams.c.id)
+                ).scalars()
+            )
 
     def read_releases(
         self,
@@ -202,12 +237,15 @@ class StoredReleases:
         until: int | None = None,
         cells: range | None = None,
     ) -> list[dict[str, Any]]:
-        """What the stream shows at ticks after `after`: at most `limit` of them, none after `until`."""
+        """What the stream shows at ticks after `after`: at most `limit` of them, none after
+        `until`."""
         with self.database.reading() as connection:
             released, labels = released_until(connection, one.id), labels_of(connection, one)
             marks = read_marks(connection, one.id)
         until = released if until is None else min(released, until)
-        outputs = range(len(labels)) if cells is None else range(len(labels))[cells.start : cells.stop]
+        outputs = (
+            range(len(labels)) if cells is None else range(len(labels))[cells.start : cells.stop]
+        )
         if not outputs:
             return []
         table, reached = self._read_page(one, after, limit, until, labels, outputs)
@@ -215,15 +253,16 @@ class StoredReleases:
         return described(with_marks(table, marks, one.declaration.main_view), format_utc, hashes)
 
     def release_tables(self, one: Known, until: int) -> Iterator[ReleaseTable]:
-        """All that the stream shows up to tick `until`, as tables of a bounded size; one at least. Each table is a read
-        of its own: a slow reader holds no view of the database open. Releases never change, so the tables fit
-        together."""
+        """All that the stream shows up to tick `until`, as tables of a bounded size; one at least.
+        Each table is a read of its own: a slow reader holds no view of the database open. Releases
+        never change, so the tables fit together."""
         with self.database.reading() as connection:
             labels, marks = labels_of(connection, one), read_marks(connection, one.id)
         declaration, size, reached = one.declaration, max(1, NUMBERS_PER_TABLE // len(labels)), 0
         while True:
             table, reached = self._read_page(one, reached, size, until, labels, range(len(labels)))
-            if declaration.query.publishing.own_ticks:  # in the order in which every door publishes them
+            # in the order in which every door publishes them
+            if declaration.query.publishing.own_ticks:
                 known = len(declaration.query.labels)
                 table = among(table, [*table.cells[:known], *sorted(table.cells[known:])])
             yield with_marks(table, marks, declaration.main_view)
@@ -233,8 +272,13 @@ class StoredReleases:
     def _read_page(
         self, one: Known, after: int, limit: int, until: int, labels: Sequence[str], cells: range
     ) -> tuple[ReleaseTable, int]:
-        """At most `limit` ticks, or spans of the view that is shown, after tick `after`; the tick that was reached."""
-        declaration, name, schedule = one.declaration, one.declaration.main_view, one.declaration.schedule
+        """At most `limit` ticks, or spans of the view that is shown, after tick `after`; the tick
+        that was reached."""
+        declaration, name, schedule = (
+            one.declaration,
+            one.declaration.main_view,
+            one.declaration.schedule,
+        )
         if declaration.shows_releases:
             last = max(after, min(after + limit, until))
             return self.adder(one)(self.database.read(read_shown, one, after, last, cells)), last
@@ -251,9 +295,15 @@ class StoredReleases:
         return self.database.read(read_marks, stream)
 
     def view(
-        self, one: Known, name: str, spans: tuple[IntArray, IntArray], labels: Sequence[str], outputs: Sequence[int]
+        self,
+        one: Known,
+        name: str,
+        spans: tuple[IntArray, IntArray],
+        labels: Sequence[str],
+        outputs: Sequence[int],
     ) -> View:
-        """A view over spans (after, until), from the numbers at their ends: no other tick is read."""
+        """A view over spans (after, until), from the numbers at their ends: no other tick is
+        read."""
         values_at = partial(self.values_at, one.id)
         facts = self.facts_of(one)
         if isinstance(facts._errors, RevisedErrors):
@@ -270,9 +320,11 @@ class StoredReleases:
             self._facts[known] = with_joined(one.declaration.as_declared.build(replay=True), joined)
         return self._facts[known]
 
-    def values_at(self, stream: int, ticks: Iterable[int], cells: Sequence[int]) -> dict[int, FloatArray]:
-        """What some cells published at some ticks: an array for each tick, in the order of `cells`. NaN where a tick
-        did not publish a cell: a key that was not public yet."""
+    def values_at(
+        self, stream: int, ticks: Iterable[int], cells: Sequence[int]
+    ) -> dict[int, FloatArray]:
+        """What some cells published at some ticks: an array for each tick, in the order of `cells`.
+        NaN where a tick did not publish a cell: a key that was not public yet."""
         table, wanted = schema.releases, [int(tick) for tick in ticks if tick > 0]
         place = {cell: i for i, cell in enumerate(cells)}
         values = {tick: np.full(len(place), np.nan) for tick in wanted}
@@ -294,7 +346,7 @@ class StoredReleases:
             until = released_until(connection, one.id)
         return one, self.release_tables(one, until)
 
-    # -- running totals that go on from another stream (`stream_life.py`) --------------------------------------------
+    # -- running totals that go on from another stream (`stream_life.py`) --------------------------
 
     def carried(self, stream: int) -> CarriedTotals | None:
         """The running totals that a stream goes on from; None where it starts at zero."""
@@ -302,9 +354,9 @@ class StoredReleases:
         return None if before is None else self.totals_at_end(int(before))
 
     def totals_at_end(self, stream: int) -> CarriedTotals:
-        """The running totals that a stream has published last, on top of those that it goes on from itself. While it
-        goes on, and where its history is hidden, they are NaN, so that no sum with them is shown. When it is over, they
-        follow from what is committed and never change."""
+        """The running totals that a stream has published last, on top of those that it goes on from
+        itself. While it goes on, and where its history is hidden, they are NaN, so that no sum with
+        them is shown. When it is over, they follow from what is committed and never change."""
         before = self.carried(stream)
         with self.database.reading() as connection:
             row = rows_of(connection, schema.streams, id=stream).mappings().one()
@@ -314,11 +366,15 @@ class StoredReleases:
         errors = self.facts_of(one)._errors
         labels = errors.query.labels
         table = self.published(one, max(tick - 1, 0), tick, range(len(labels)))
-        values = with_marks(table, hidden, RUNNING).numbers[-1:, 0].sum(axis=0)  # of one tick, or zero
+        # of one tick, or zero
+        values = with_marks(table, hidden, RUNNING).numbers[-1:, 0].sum(axis=0)
         totals = CarriedTotals.after(errors, tick, values, one.declaration.schedule.begin, before)
-        over = tick == one.declaration.horizon or facts.get("until") is not None  # it is None after a quarantine
+        # it is None after a quarantine
+        over = tick == one.declaration.horizon or facts.get("until") is not None
         if not over or not facts.get("readable", True) or self.hides(row["name"]):
-            return replace(totals, numbers=np.vstack([np.full(len(labels), np.nan), totals.numbers[1:]]))
+            return replace(
+                totals, numbers=np.vstack([np.full(len(labels), np.nan), totals.numbers[1:]])
+            )
         return totals
 
     def hides(self, name: str) -> bool:
@@ -333,7 +389,8 @@ class StoredReleases:
         return partial(carried.add_to, errors=self.facts_of(one)._errors)
 
     def last_release(self) -> float | None:
-        """When the last tick of any stream was closed, by the service's clock; None before the first."""
+        """When the last tick of any stream was closed, by the service's clock; None before the
+        first."""
         with self.database.reading() as connection:
             moment = connection.execute(select(func.max(schema.ticks.c.closed))).scalar()
         return None if moment is None else float(moment)

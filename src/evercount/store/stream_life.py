@@ -1,5 +1,6 @@
-"""What an operator does to a stream of a store: keys join it, ticks get remarks, it is renewed where its horizon ends,
-and it is retired: its history stays, its secret and sums go, and nothing is released from it again.
+"""What an operator does to a stream of a store: keys join it, ticks get remarks, it is renewed
+where its horizon ends, and it is retired: its history stays, its secret and sums go, and nothing is
+released from it again.
 
 Proofs: `tick_marks.proof.md`, `retire.proof.md`.
 """
@@ -31,7 +32,14 @@ from evercount.privacy.guarantee_text import stated_promise
 from evercount.store import schema
 from evercount.store.database import change, remove, rows_of, write_fact
 from evercount.store.declare_stream import MOST_CELLS
-from evercount.store.open_stream import HISTORY, AnyStream, EndedStream, Totals, pack_totals, unpack_totals
+from evercount.store.open_stream import (
+    HISTORY,
+    AnyStream,
+    EndedStream,
+    Totals,
+    pack_totals,
+    unpack_totals,
+)
 from evercount.store.spending import Spending, read_spendings, refuse_beyond_cap
 from evercount.store.stored_releases import read_joined, read_marks
 
@@ -46,25 +54,34 @@ FOR_EVER = 2**40  # the last tick of a key that is not shown again
 def join_keys(store: Store, name: str, keys: Sequence[Any]) -> list[str]:
     """Let keys join a stream from its open tick on; those that are there already are left alone.
 
-    **Guarantee.** A crash leaves the stream as it was, or with the keys. Nothing is released or spent, and what open
-    ticks have counted stays. Test: tests/store/test_store_join_keys.py::test_a_kill_leaves_all_or_nothing.
+    **Guarantee.** A crash leaves the stream as it was, or with the keys. Nothing is released or
+    spent, and what open ticks have counted stays. Test:
+    tests/store/test_store_join_keys.py::test_a_kill_leaves_all_or_nothing.
 
     Returns:
         The labels of the keys that have joined.
     """
     live = store.find(name)
     if live.cut is not None:
-        raise ParameterError(f"the cells of {name!r} are cut into shards, which keys cannot join: declare a successor")
+        raise ParameterError(
+            f"the cells of {name!r} are cut into shards, which keys cannot join: declare a "
+            "successor"
+        )
     known, after = set(live.stream.labels), live.stream.tick
     try:
         new = live.stream.add_keys(keys)
         query = live.stream.query
         if max(query.cells, query.outputs) > MOST_CELLS:
-            raise TooLarge(f"a stream of a store has at most {MOST_CELLS:,} cells; with these keys it has more")
+            raise TooLarge(
+                f"a stream of a store has at most {MOST_CELLS:,} cells; with these keys it has more"
+            )
         blob = live.stream.snapshot()
         if new:
             with store.database.transaction() as connection:
-                before, joining = read_joined(connection, live.id), [key for key in keys if label_of(key) not in known]
+                before, joining = (
+                    read_joined(connection, live.id),
+                    [key for key in keys if label_of(key) not in known],
+                )
                 write_fact(connection, f"joined {live.id}", json.dumps([*before, (after, joining)]))
                 live.write_state(connection, after, blob)
                 live.write_totals(connection, live.open_tick, _widened(live.totals, query.cells))
@@ -73,8 +90,12 @@ def join_keys(store: Store, name: str, keys: Sequence[Any]) -> list[str]:
         live.stream = Stream.restore(live.blob, live.declaration.period_of)
         raise
     hidden, last = _hidden_of(live), live.open_tick - 1
-    if again := {label_of(key) for key in keys} & {label for label, _, until in hidden if until == FOR_EVER}:
-        ended = [(label, first, last if label in again else until) for label, first, until in hidden]
+    if again := {label_of(key) for key in keys} & {
+        label for label, _, until in hidden if until == FOR_EVER
+    }:
+        ended = [
+            (label, first, last if label in again else until) for label, first, until in hidden
+        ]
         _write_hidden(store, live, [one for one in ended if one[1] <= one[2]])
     live.totals = _widened(live.totals, query.cells)
     live.blob, live.encoder, live.declaration = blob, None, live.declaration.with_query(query)
@@ -84,19 +105,23 @@ def join_keys(store: Store, name: str, keys: Sequence[Any]) -> list[str]:
 def hide_keys(store: Store, name: str, labels: Sequence[str]) -> list[str]:
     """Show no numbers of these labels from the open tick on; `join_keys` shows them again.
 
-    **Guarantee.** They are counted and stored as before, and no reader sees them: post-processing. Test:
-    tests/store/test_store_join_keys.py::test_removed_keys_are_not_shown.
+    **Guarantee.** They are counted and stored as before, and no reader sees them: post-processing.
+    Test: tests/store/test_store_join_keys.py::test_removed_keys_are_not_shown.
     """
     live = store.find(name)
     gone = {label for label, _, last in _hidden_of(live) if last == FOR_EVER}
     if unknown := [label for label in labels if label not in live.labels]:
-        raise ParameterError(f"there is no key {', '.join(map(repr, unknown))} in the list of this stream")
+        raise ParameterError(
+            f"there is no key {', '.join(map(repr, unknown))} in the list of this stream"
+        )
     if live.declaration.query.discovery is not None:
         raise ParameterError("unlisted keys appear by themselves and cannot be removed")
     if not set(live.labels) - gone - set(labels):
         raise ParameterError("nothing would be left to show; end the stream instead")
     new = [label for label in labels if label not in gone]
-    _write_hidden(store, live, [*_hidden_of(live), *((label, live.open_tick, FOR_EVER) for label in new)])
+    _write_hidden(
+        store, live, [*_hidden_of(live), *((label, live.open_tick, FOR_EVER) for label in new)]
+    )
     return new
 
 
@@ -126,9 +151,10 @@ def _widen_counted(connection: Connection, live: LiveStream, cells: int) -> None
 def mark_ticks(store: Store, name: str, mark: TickMark) -> TickMark:
     """Keep a remark of the operator; for missing ticks before any of them closes.
 
-    **Guarantee.** What a missing tick counts is fixed before the tick closes, by an act that is public; its events are
-    dropped, or counted once, in the next tick: `tick_marks.proof.md`. Tests:
-    `tests/store/test_tick_marks.py::test_neighbours_stay_neighbours`, ::test_missing_ticks_count_nothing.
+    **Guarantee.** What a missing tick counts is fixed before the tick closes, by an act that is
+    public; its events are dropped, or counted once, in the next tick: `tick_marks.proof.md`. Tests:
+    `tests/store/test_tick_marks.py::test_neighbours_stay_neighbours`,
+    ::test_missing_ticks_count_nothing.
     """
     live, known = store.streams.get(name), store.find_any(name)
     check_mark(known.declaration, mark, len(known.marks))
@@ -136,18 +162,22 @@ def mark_ticks(store: Store, name: str, mark: TickMark) -> TickMark:
         return mark  # a retry
     if mark.missing is not None:
         if known.declaration.revise_for is not None:
-            raise ParameterError("a tick that is revised cannot be missing: its events may still come. Write a note")
+            raise ParameterError(
+                "a tick that is revised cannot be missing: its events may still come. Write a note"
+            )
         if live is None or mark.first < live.open_tick:
             raise AlreadyReleased(
-                f"tick {mark.first} of {name!r} is closed, and what is released stays released: write a note on it; "
-                "only ticks that are still open can be declared missing"
+                f"tick {mark.first} of {name!r} is closed, and what is released stays released: "
+                "write a note on it; only ticks that are still open can be declared missing"
             )
-        if any(one.missing and one.first <= mark.last and mark.first <= one.last for one in known.marks):
+        if any(
+            one.missing and one.first <= mark.last and mark.first <= one.last for one in known.marks
+        ):
             raise Conflict("some of these ticks are declared missing already: name the others only")
         if mark.missing == NEXT and live.declaration.budget.unit == "user":
             raise ParameterError(
-                "events of persons are capped tick by tick, so those of a missing tick cannot move to another one: "
-                "drop them"
+                "events of persons are capped tick by tick, so those of a missing tick cannot move "
+                "to another one: drop them"
             )
     with store.database.transaction() as connection:
         row = {"stream": known.id, "number": len(known.marks), "made": time.time()}
@@ -185,13 +215,15 @@ def renew_stream(
     new_name: str | None = None,
     carry_totals: bool = False,
 ) -> LiveStream:
-    """Declare the stream that goes on when the horizon of this one ends; the same call again finds it.
+    """Declare the stream that goes on when the horizon of this one ends; the same call again finds
+    it.
 
-    **Guarantee.** The new stream counts events from the instant at which the old one ends, starts at zero, and has
-    noise of its own: a new secret, and the start is part of the key. So for events, and for persons in periods that the
-    horizon does not cut, both together cost the larger of the two, which the ledger of the store states; for other
-    persons the sum. A cap of the store refuses what goes beyond it. With `carry_totals` its running totals are shown on
-    top of the last ones of the old stream (`StoredReleases.carried`), which is post-processing. Proof:
+    **Guarantee.** The new stream counts events from the instant at which the old one ends, starts
+    at zero, and has noise of its own: a new secret, and the start is part of the key. So for
+    events, and for persons in periods that the horizon does not cut, both together cost the larger
+    of the two, which the ledger of the store states; for other persons the sum. A cap of the store
+    refuses what goes beyond it. With `carry_totals` its running totals are shown on top of the last
+    ones of the old stream (`StoredReleases.carried`), which is post-processing. Proof:
     `privacy/composition.proof.md`, section 8. Tests: tests/store/test_store_renew.py and
     tests/store/test_store_periods.py.
     """
@@ -201,8 +233,16 @@ def renew_stream(
         check_carries(declaration.query, declaration.stream_postprocess, declaration.revise_for)
     if live.successor is not None:
         heir = store.streams.get(live.successor)
-        asked = (new_name or live.successor, horizon or (heir and heir.declaration.horizon), carry_totals)
-        if heir is None or asked != (heir.name, heir.declaration.horizon, store.carried(heir.id) is not None):
+        asked = (
+            new_name or live.successor,
+            horizon or (heir and heir.declaration.horizon),
+            carry_totals,
+        )
+        if heir is None or asked != (
+            heir.name,
+            heir.declaration.horizon,
+            store.carried(heir.id) is not None,
+        ):
             raise Conflict(f"stream {name!r} is already renewed: {live.successor!r} continues it")
         return heir
     following = declaration.renewed(horizon, new_name or next_name(name))
@@ -229,16 +269,18 @@ SECRET_TABLES = (
     schema.cut_streams,
     schema.waiting_streams,
 )
-"""All that could release another number or tell a raw one. `noise_identities`, `ledger` and the history with
-its `public_keys` stay; so does `counted_batches`: keyed digests that keep the checkpoint of a retired stream from
-feeding another one."""
+"""All that could release another number or tell a raw one. `noise_identities`, `ledger` and the
+history with its `public_keys` stay; so does `counted_batches`: keyed digests that keep the
+checkpoint of a retired stream from feeding another one."""
 LONGEST_REASON = 500
 EXPLANATION = """\
 Retiring {name!r} cannot be undone:
   - Its releases stay readable. Its budget stays spent: {guarantee}
   - Nothing is released from it again. Events that were accepted in its open tick are not published.
-  - Its secret, its exact sums, and what is kept about users and batches are deleted from the database.
-  - Its name and its secret are never used again: the same noise on other data would reveal the data."""
+  - Its secret, its exact sums, and what is kept about users and batches are deleted from the \
+database.
+  - Its name and its secret are never used again: the same noise on other data would reveal \
+the data."""
 SUCCESSOR_EXPLANATION = """\
 Then {successor!r} is declared in the same way, with a new secret, from tick 1 on:
   - Its counts start at zero; readers add the last release of {name!r} if they want the sum.
@@ -254,10 +296,14 @@ def explain(store: Store, name: str, now: float, successor: str | None) -> str:
     cost = next(line.cost for line in lines if line.stream == name)
     during = None if cost.during is None else successor_of(known.declaration, successor, now).during
     try:
-        together = f"Both together keep {stated_promise(compose([cost, replace(cost, during=during)]))}."
+        together = (
+            f"Both together keep {stated_promise(compose([cost, replace(cost, during=during)]))}."
+        )
     except ParameterError as error:
         together = f"What both keep together is not stated: {error}"
-    return f"{text}\n{SUCCESSOR_EXPLANATION.format(name=name, successor=successor, together=together)}"
+    return (
+        f"{text}\n{SUCCESSOR_EXPLANATION.format(name=name, successor=successor, together=together)}"
+    )
 
 
 def retire_stream(
@@ -265,11 +311,12 @@ def retire_stream(
 ) -> tuple[EndedStream, LiveStream | None]:
     """Retire a stream, live or in quarantine, and declare its successor if one is named.
 
-    Everything that can refuse the successor is checked before anything is changed. If the program is killed between
-    the two, the same call again declares the successor.
+    Everything that can refuse the successor is checked before anything is changed. If the program
+    is killed between the two, the same call again declares the successor.
 
-    **Guarantee.** After the commit no release of the stream can be computed from the database, and no later stream of
-    the store has its noise or its name: `retire.proof.md`. Its budget stays in the ledger. Tests:
+    **Guarantee.** After the commit no release of the stream can be computed from the database, and
+    no later stream of the store has its noise or its name: `retire.proof.md`. Its budget stays in
+    the ledger. Tests:
     `tests/store/test_store_retire.py::test_nothing_of_a_retired_stream_is_left_to_release`,
     `tests/store/test_store_retire.py::test_the_noise_of_a_retired_stream_is_never_used_again`.
     """
@@ -285,7 +332,8 @@ def retire_stream(
         ended = _retire(store, known, reason or "retired by the operator")
     if following is None:
         return ended, None
-    heir = store.streams.get(following.name) or store.declare(following, now)  # it may be there after an interruption
+    # it may be there after an interruption
+    heir = store.streams.get(following.name) or store.declare(following, now)
     with store.database.transaction() as connection:
         change(connection, schema.retired, {"successor": following.name}, name=name)
     ended = store.ended[name] = replace(ended, successor=following.name)
@@ -293,18 +341,26 @@ def retire_stream(
 
 
 def successor_of(declaration: Settled, name: str, now: float) -> Settled:
-    """The same declaration under another name; one whose start has passed begins with the tick that holds now."""
+    """The same declaration under another name; one whose start has passed begins with the tick that
+    holds now."""
     schedule, instant = declaration.schedule, instant_of(now)
     if schedule.begin <= instant:
-        schedule = replace(schedule, start=None if schedule.manual else schedule.start_of(schedule.tick_of(instant)))
+        schedule = replace(
+            schedule,
+            start=None if schedule.manual else schedule.start_of(schedule.tick_of(instant)),
+        )
     return replace(declaration, name=name).with_schedule(schedule)
 
 
 def _until(known: AnyStream) -> int | None:
-    """The instant from which on the stream has published nothing; None where that is not known. A stream in quarantine
-    has published more than this copy of the database knows."""
+    """The instant from which on the stream has published nothing; None where that is not known. A
+    stream in quarantine has published more than this copy of the database knows."""
     schedule = known.declaration.schedule
-    return None if isinstance(known, EndedStream) or schedule.manual else schedule.start_of(known.open_tick)
+    return (
+        None
+        if isinstance(known, EndedStream) or schedule.manual
+        else schedule.start_of(known.open_tick)
+    )
 
 
 def _check_successor(
@@ -312,12 +368,17 @@ def _check_successor(
 ) -> None:
     if ended is not None and ended.ending == "retired":
         if ended.successor not in (None, following.name):
-            raise Conflict(f"stream {ended.name!r} is retired already, and its successor is {ended.successor!r}")
+            raise Conflict(
+                f"stream {ended.name!r} is retired already, and its successor is "
+                f"{ended.successor!r}"
+            )
         heir = store.streams.get(following.name)
         if heir is not None and declares_again(heir.declaration, following.unstarted()):
             return  # it was declared before an interruption
     if following.name in store.streams or store.name_is_spent(following.name):
-        raise Conflict(f"there is a stream {following.name!r} already: choose another name for the successor")
+        raise Conflict(
+            f"there is a stream {following.name!r} already: choose another name for the successor"
+        )
     stream = following.build()
     line = Spending(following.name, stream.cost, following.public)
     stream.close()

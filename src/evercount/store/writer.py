@@ -1,4 +1,5 @@
-"""Store, the one writer of a database, and WatchedStore, the same store as another process shows it.
+"""Store, the one writer of a database, and WatchedStore, the same store as another process shows
+it.
 
 What `Store` has confirmed survives any crash. Nothing can be changed through a `WatchedStore`.
 """
@@ -27,38 +28,58 @@ from evercount.store.declare_stream import declare_stream, load_live, load_retir
 from evercount.store.named_events import ticks_at_a_time
 from evercount.store.open_stream import FILES, Accepted, AnyStream, Batch, EndedStream, LiveStream
 from evercount.store.reader import PROBE, Reading, open_sealer, read_identity
-from evercount.store.rollback_guard import HeadFile, HeadKeeper, default_path, keep_lost_spending, quarantine
+from evercount.store.rollback_guard import (
+    HeadFile,
+    HeadKeeper,
+    default_path,
+    keep_lost_spending,
+    quarantine,
+)
 from evercount.store.sealing import Sealer
 from evercount.store.spending import retired_rows
-from evercount.store.stored_releases import declared, labels_of, read_marks, released_until, with_late_rules
+from evercount.store.stored_releases import (
+    declared,
+    labels_of,
+    read_marks,
+    released_until,
+    with_late_rules,
+)
 
 REMEMBER_SECONDS = 30 * 86400.0  # how long an idempotency key is remembered
 FORGET_SECONDS = 60.0  # how often keys that are older are looked for
-NUMBERS_PER_COMMIT = 50_000  # numbers that one transaction releases when missed ticks are closed together
+# numbers that one transaction releases when missed ticks are closed together
+NUMBERS_PER_COMMIT = 50_000
 
 
 class NoiseAhead:
-    """Threads that draw the next noise of streams: no tick waits for it, and the numbers are the same."""
+    """Threads that draw the next noise of streams: no tick waits for it, and the numbers are the
+    same."""
 
     def __init__(self) -> None:
         self._blocks = ThreadPoolExecutor(1, "evercount-noise")
-        self._new_keys = ThreadPoolExecutor(4, "evercount-new-keys")  # they may take long, and others must not wait
+        # they may take long, and others must not wait
+        self._new_keys = ThreadPoolExecutor(4, "evercount-new-keys")
 
     def draw_block(self, live: LiveStream) -> None:
         threads = self._new_keys if live.declaration.query.discovery is not None else self._blocks
-        live.ahead = None if live.finished or live.cut is not None else threads.submit(live.stream.prepare)
+        live.ahead = (
+            None if live.finished or live.cut is not None else threads.submit(live.stream.prepare)
+        )
 
     def draw_new_keys(self, live: LiveStream) -> None:
         """Begin to draw the noise of the keys that the open tick has brought."""
-        if live.declaration.query.discovery is None or (live.ahead is not None and not live.ahead.done()):
+        if live.declaration.query.discovery is None or (
+            live.ahead is not None and not live.ahead.done()
+        ):
             return
         if live.looked_at < len(live.events):
             live.looked_at = len(live.events)
             live.ahead = self._new_keys.submit(live.stream.prepare, list(live.events))
 
     def under_way(self, live: LiveStream) -> Future[Any] | None:
-        """What has to end before `close_ticks` of this stream is quick: noise that is drawn outside the writer. With
-        very many new keys at a late tick it takes longer than clients of other streams may wait."""
+        """What has to end before `close_ticks` of this stream is quick: noise that is drawn outside
+        the writer. With very many new keys at a late tick it takes longer than clients of other
+        streams may wait."""
         self.draw_new_keys(live)
         return None if live.ahead is None or live.ahead.done() else live.ahead
 
@@ -68,17 +89,21 @@ class NoiseAhead:
 
 
 class Store(Reading):
-    """The durable side of a service. One object per database writes; its methods are called from one thread.
+    """The durable side of a service. One object per database writes; its methods are called from
+    one thread.
 
-    **Guarantee.** A batch whose `accept` returned is counted in exactly one tick (for its idempotency key: once within
-    30 days). A tick is released at most once: its numbers, the state after it and the consumption of its accumulator
-    are one transaction. After a crash the same tick is released with the same noise, because noise is a function of
-    (secret, tick, cell). An older copy of the database is refused (`rollback_guard.py`). Assumptions: the disk keeps
-    what it confirmed; one writer (`database.py`). Tests: `tests/service/test_service_fire.py`,
+    **Guarantee.** A batch whose `accept` returned is counted in exactly one tick (for its
+    idempotency key: once within 30 days). A tick is released at most once: its numbers, the state
+    after it and the consumption of its accumulator are one transaction. After a crash the same tick
+    is released with the same noise, because noise is a function of (secret, tick, cell). An older
+    copy of the database is refused (`rollback_guard.py`). Assumptions: the disk keeps what it
+    confirmed; one writer (`database.py`). Tests: `tests/service/test_service_fire.py`,
     `tests/store/test_store_rollback.py`, `tests/store/test_store_lock.py`.
     """
 
-    def __init__(self, place: str | Path, key: bytes | None = None, head: Path | None = None) -> None:
+    def __init__(
+        self, place: str | Path, key: bytes | None = None, head: Path | None = None
+    ) -> None:
         super().__init__(Database(place))
         self.key = key
         self._forget_at = 0.0
@@ -98,7 +123,9 @@ class Store(Reading):
             if read_fact(connection, "identity") is None:
                 identity = random_bytes(16).hex()
                 write_fact(connection, "identity", identity)
-                write_fact(connection, "probe", Sealer(self.key, identity).seal(PROBE, "probe", 0).hex())
+                write_fact(
+                    connection, "probe", Sealer(self.key, identity).seal(PROBE, "probe", 0).hex()
+                )
             self.sealer = open_sealer(connection, self.key)
         quarantined = self.check_head(self.head)
         keep_lost_spending(self, self.head, [one for one in quarantined.values() if one.lost])
@@ -124,7 +151,8 @@ class Store(Reading):
         self.write_head()
 
     def recover(self) -> None:
-        """After a failure: if the connection was lost, take the lock again; then load what is committed."""
+        """After a failure: if the connection was lost, take the lock again; then load what is
+        committed."""
         if self.database.lost:
             self.database.reconnect()
         self._load()
@@ -136,26 +164,31 @@ class Store(Reading):
         self.database.close()
 
     def write_head(self, released: LiveStream | None = None) -> None:
-        """Write the head file: after every commit that releases (ticks of one stream), declares or retires."""
+        """Write the head file: after every commit that releases (ticks of one stream), declares or
+        retires."""
         self.heads.write(self.streams.values(), released)
 
     def name_is_spent(self, name: str) -> bool:
         """Whether a stream had this name that does not go on; no other stream may have it."""
         return name in self.ended or name in self.heads.lost
 
-    # -- streams -----------------------------------------------------------------------------------------------------
+    # -- streams -----------------------------------------------------------------------------------
 
     declare = declare_stream
 
     def open_history(self, name: str) -> LiveStream:
-        """The operator says that the past of a stream is loaded, or that there is none: its ticks close from now on.
+        """The operator says that the past of a stream is loaded, or that there is none: its ticks
+        close from now on.
 
-        **Guarantee.** Before this no tick of the stream is released; when it is called is the operator's public act,
-        and no event has a say in it. Test: tests/service/test_service_history.py.
+        **Guarantee.** Before this no tick of the stream is released; when it is called is the
+        operator's public act, and no event has a say in it. Test:
+        tests/service/test_service_history.py.
         """
         live = self.find(name)
         if live.waiting == FILES:
-            raise Conflict(f"stream {name!r} is fed by `evercount release --db`, whose runs close its ticks")
+            raise Conflict(
+                f"stream {name!r} is fed by `evercount release --db`, whose runs close its ticks"
+            )
         if live.waiting is not None:
             with self.database.transaction() as connection:
                 remove(connection, schema.waiting_streams, stream=live.id)
@@ -175,10 +208,11 @@ class Store(Reading):
             raise StreamStopped(f"stream {name!r} has ended and takes no events")
         return known
 
-    # -- events ------------------------------------------------------------------------------------------------------
+    # -- events ------------------------------------------------------------------------------------
 
     def accept(self, batches: Sequence[Batch], now: float) -> list[Accepted | EvercountError]:
-        """Commit batches together; each answer is what became of the batch. StoreError: none was committed."""
+        """Commit batches together; each answer is what became of the batch. StoreError: none was
+        committed."""
         try:
             with self.database.transaction() as connection:
                 group = Group(self.streams, connection, now)
@@ -191,7 +225,8 @@ class Store(Reading):
         for pending in group.pending.values():
             pending.settle()
             live = pending.live
-            if 2 * len(live.events) >= 3 * live.looked_at:  # all events are looked at again: not after every batch
+            # all events are looked at again: not after every batch
+            if 2 * len(live.events) >= 3 * live.looked_at:
                 self.noise_ahead.draw_new_keys(live)
         return answers
 
@@ -203,11 +238,14 @@ class Store(Reading):
         live.counted = True
         return taken
 
-    # -- ticks -------------------------------------------------------------------------------------------------------
+    # -- ticks -------------------------------------------------------------------------------------
 
-    def close_ticks(self, live: LiveStream, count: int, closed_at: float, run: Run | None = None) -> None:
-        """Release as many of the next ticks as belong into one transaction; what is not committed did not happen. The
-        shards of a stream that is cut are closed by `run`, None for this process (`closing_ticks.py`)."""
+    def close_ticks(
+        self, live: LiveStream, count: int, closed_at: float, run: Run | None = None
+    ) -> None:
+        """Release as many of the next ticks as belong into one transaction; what is not committed
+        did not happen. The shards of a stream that is cut are closed by `run`, None for this
+        process (`closing_ticks.py`)."""
         if live.finished:
             raise live.over()
         if live.cut is not None:
@@ -215,14 +253,21 @@ class Store(Reading):
             return
         count = min(make_ready(self, live, count), max(1, NUMBERS_PER_COMMIT // len(live.labels)))
         if live.counted and live.declaration.remembers:
-            count = self.database.read(ticks_at_a_time, live.id, range(live.open_tick, live.open_tick + count))
+            count = self.database.read(
+                ticks_at_a_time, live.id, range(live.open_tick, live.open_tick + count)
+            )
         self._release(live, closed_at, lambda connection: NextTicks.stored(connection, live, count))
         self.noise_ahead.draw_block(live)
 
     def close_given(
-        self, live: LiveStream, given: TickTotals | TickEvents, closed_at: float, also: Callable[[Connection], object]
+        self,
+        live: LiveStream,
+        given: TickTotals | TickEvents,
+        closed_at: float,
+        also: Callable[[Connection], object],
     ) -> None:
-        """Release the next ticks from what was counted in files, in one transaction with what `also` writes.
+        """Release the next ticks from what was counted in files, in one transaction with what
+        `also` writes.
 
         **Guarantee.** As `close_ticks`; and a run of files has happened whole or not at all. Test:
         tests/files/test_run_state.py::test_killed_at_every_step_into_a_store.
@@ -236,14 +281,17 @@ class Store(Reading):
         read: Callable[[Connection], NextTicks],
         also: Callable[[Connection], object] | None = None,
     ) -> None:
-        """Release ticks, and bring the live stream to what is committed, or back to what was before."""
+        """Release ticks, and bring the live stream to what is committed, or back to what was
+        before."""
         if live.ahead is not None:
             wait([live.ahead])  # what went wrong there goes wrong again below
         closing = ClosingTicks(live.head, live.labels)
         try:
             with self.database.transaction() as connection:
                 following = read(connection)
-                for table in close_ticks(live.stream, following.totals, live.declaration.schedule.starts_of):
+                for table in close_ticks(
+                    live.stream, following.totals, live.declaration.schedule.starts_of
+                ):
                     closing.write(connection, live, table, closed_at)
                 blob = live.stream.snapshot()
                 live.write_state(connection, live.stream.tick, blob)
@@ -258,7 +306,12 @@ class Store(Reading):
             raise
         live.blob, live.head, live.labels = blob, closing.head, closing.labels
         live.totals, live.events = following.moved_sums, following.moved_events
-        live.groups, live.looked_at, live.encoder, live.closed = int(bool(live.events)), 0, None, live.stream.tick
+        live.groups, live.looked_at, live.encoder, live.closed = (
+            int(bool(live.events)),
+            0,
+            None,
+            live.stream.tick,
+        )
         self.write_head(live)
 
     def hides(self, name: str) -> bool:
@@ -274,8 +327,8 @@ class Store(Reading):
 class WatchedStore(Store):
     """Streams, declarations and releases of a store without its lock and without its key.
 
-    Every method of `Store` that writes fails, because the database is open for reading only. `look` brings what the
-    writer has released since.
+    Every method of `Store` that writes fails, because the database is open for reading only. `look`
+    brings what the writer has released since.
 
     **Guarantee.** A history that differs from the one that the head file names is not shown. Test:
     `tests/service/test_service_hidden_history.py::test_no_route_shows_it`.
@@ -306,7 +359,9 @@ class WatchedStore(Store):
         news = []
         with self.database.reading() as connection:
             retired = retired_rows(connection)
-            waiting = {one.stream: one.reason for one in rows_of(connection, schema.waiting_streams)}
+            waiting = {
+                one.stream: one.reason for one in rows_of(connection, schema.waiting_streams)
+            }
             for row in rows_of(connection, schema.streams, order="id").mappings().all():
                 name, number = row["name"], row["id"]
                 if name in retired:
@@ -319,7 +374,10 @@ class WatchedStore(Store):
                 if known is None and name in self._hidden:
                     self.ended[name] = quarantine(live, self._hidden[name])
                     continue
-                live.declaration, live.marks = with_late_rules(connection, live), read_marks(connection, number)
+                live.declaration, live.marks = (
+                    with_late_rules(connection, live),
+                    read_marks(connection, number),
+                )
                 live.waiting = waiting.get(number)
                 if known is None or live.closed < tick:
                     live.labels, live.closed = labels_of(connection, live), tick
@@ -329,8 +387,19 @@ class WatchedStore(Store):
 
 
 def _watched(row: Any, tick: int, sealer: Sealer) -> LiveStream:
-    """A stream that gives public facts only: its secret is not the one of the stream, and it is never stepped."""
+    """A stream that gives public facts only: its secret is not the one of the stream, and it is
+    never stepped."""
     declaration, secret = declared(row), Secret.generate()
     stream = declaration.build(secret=secret)
     totals = np.zeros(stream.query.cells, np.int64)
-    return LiveStream(row["id"], declaration, secret, sealer, stream, b"", bytes(row["genesis"]), totals, closed=tick)
+    return LiveStream(
+        row["id"],
+        declaration,
+        secret,
+        sealer,
+        stream,
+        b"",
+        bytes(row["genesis"]),
+        totals,
+        closed=tick,
+    )

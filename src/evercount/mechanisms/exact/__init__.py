@@ -1,1 +1,2 @@
-"""Exact noise: correlated normals in fixed-point integers, with a proved distance from the ideal mechanism."""
+"""Exact noise: correlated normals in fixed-point integers, with a proved distance from the ideal
+mechanism."""

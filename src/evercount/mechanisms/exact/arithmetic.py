@@ -1,9 +1,11 @@
-"""The exact arithmetic of every factorization: its precision, its proved price in δ, and the kernels of trees.
+"""The exact arithmetic of every factorization: its precision, its proved price in δ, and the
+kernels of trees.
 
-`kernel` chooses how many bits all streams of a factorization share, and `numeric_delta` says what that costs. The
-recursive factorizations have a `FilterKernel`; those of the binary trees and of `optimal` are here, in fixed point and
-in doubles. Of these only `honaker` and `honaker-full` round. In doubles a number of a tree is two of them: a multiple
-of 2^−40, of which sums are exact, and a rest. `exact_noise.proof.md`, lemmas 6, 7 and 12, has the same letters.
+`kernel` chooses how many bits all streams of a factorization share, and `numeric_delta` says what
+that costs. The recursive factorizations have a `FilterKernel`; those of the binary trees and of
+`optimal` are here, in fixed point and in doubles. Of these only `honaker` and `honaker-full` round.
+In doubles a number of a tree is two of them: a multiple of 2^−40, of which sums are exact, and a
+rest. `exact_noise.proof.md`, lemmas 6, 7 and 12, has the same letters.
 """
 
 from __future__ import annotations
@@ -17,9 +19,23 @@ import numpy as np
 
 from evercount._validate import AnyArray, FloatArray, ObjectArray, check_count
 from evercount.errors import ParameterError
-from evercount.factorizations import BinaryTree, Dense, Direct, Factorization, Honaker, HonakerFull, Optimal, SquareRoot
+from evercount.factorizations import (
+    BinaryTree,
+    Dense,
+    Direct,
+    Factorization,
+    Honaker,
+    HonakerFull,
+    Optimal,
+    SquareRoot,
+)
 from evercount.factorizations.row_weighted import Weighted
-from evercount.factorizations.trees import known_boundaries, node_estimates, noise_at_boundaries, prefix_sums
+from evercount.factorizations.trees import (
+    known_boundaries,
+    node_estimates,
+    noise_at_boundaries,
+    prefix_sums,
+)
 from evercount.mechanisms.exact.filter_kernel import FilterKernel
 from evercount.mechanisms.exact.filter_numbers import (
     BLOCK_TICKS,
@@ -34,21 +50,24 @@ from evercount.mechanisms.exact.filter_numbers import (
 )
 from evercount.noise import Normals
 
-DRIFT = 48**2 * 2.0**-76  # no number of a tree of 48 levels is further off in pairs of doubles (lemma 12)
+# no number of a tree of 48 levels is further off in pairs of doubles (lemma 12)
+DRIFT = 48**2 * 2.0**-76
 
 
 class TreeKernel:
     """The binary mechanism: sums of the nodes of a prefix. Other trees differ in what a node is.
 
-    **Guarantee.** In doubles that of `FilterKernel`. Proof: `exact_noise.proof.md`, lemma 12. Tests:
-    `tests/mechanisms/test_near_noise.py` (measured error below the bound; planted losses of bits are caught).
+    **Guarantee.** In doubles that of `FilterKernel`. Proof: `exact_noise.proof.md`, lemma 12.
+    Tests: `tests/mechanisms/test_near_noise.py` (measured error below the bound; planted losses of
+    bits are caught).
     """
 
     bits, narrow, long_block = DRAW_BITS, 0, BLOCK_TICKS
     weights: tuple[int, ...] = ()  # of a node's own normal, by level
 
     def __init__(self, horizon: int) -> None:
-        self.levels = (-(-horizon // BLOCK_TICKS) * BLOCK_TICKS).bit_length()  # of the tree over whole blocks
+        # of the tree over whole blocks
+        self.levels = (-(-horizon // BLOCK_TICKS) * BLOCK_TICKS).bit_length()
         self.rows = self.levels + 1
 
     def window(self, start: int, stop: int) -> tuple[int, int]:
@@ -62,19 +81,31 @@ class TreeKernel:
         """Sums of integers are exact."""
         return 0.0
 
-    def step(self, state: ObjectArray, start: int, z: ObjectArray) -> tuple[ObjectArray, ObjectArray]:
+    def step(
+        self, state: ObjectArray, start: int, z: ObjectArray
+    ) -> tuple[ObjectArray, ObjectArray]:
         return self._sums(state, start, start + BLOCK_TICKS, z << self.bits - DRAW_BITS)
 
     def advance(
-        self, state: FloatArray, start: int, size: int, blocks: int, normals: Normals, fine: bool = False
+        self,
+        state: FloatArray,
+        start: int,
+        size: int,
+        blocks: int,
+        normals: Normals,
+        fine: bool = False,
     ) -> tuple[FloatArray, float, FloatArray]:
         first, second, third = normals.slices()
         z = _pairs(first + second, third)
         noise, after = self._sums(_pairs(*state), start, start + size * blocks, z)
-        parts = np.stack([noise.real, noise.imag]) if fine else (noise.real + noise.imag)[np.newaxis]
+        parts = (
+            np.stack([noise.real, noise.imag]) if fine else (noise.real + noise.imag)[np.newaxis]
+        )
         return parts, DRIFT, np.stack([after.real, after.imag])
 
-    def _sums(self, state: AnyArray, start: int, stop: int, z: AnyArray) -> tuple[AnyArray, AnyArray]:
+    def _sums(
+        self, state: AnyArray, start: int, stop: int, z: AnyArray
+    ) -> tuple[AnyArray, AnyArray]:
         """(Y, state after) of ticks start+1 … stop, in integers or in doubles."""
         return prefix_sums(z, state, start)
 
@@ -85,7 +116,9 @@ class TreeKernel:
 
     def _mix(self, level: int, share: float, others: AnyArray, numbers: AnyArray) -> AnyArray:
         """share·others + weight·numbers in pairs of doubles; a share of 1 or ½ is exact."""
-        one, two, three = product(self.slices[:, level, None, None], cut(numbers.real, numbers.imag, 1.0))
+        one, two, three = product(
+            self.slices[:, level, None, None], cut(numbers.real, numbers.imag, 1.0)
+        )
         one += share * others.real
         three += share * others.imag
         first, second, third = settle((one, two, three), 1.0)[:3]
@@ -93,7 +126,8 @@ class TreeKernel:
 
 
 class HonakerKernel(TreeKernel):
-    """Honaker's variant: estimate of an interval = ⌊v_h·z + (1 − v_h)·(left + right)⌋, v_h = 2^h/(2^(h+1) − 1).
+    """Honaker's variant: estimate of an interval = ⌊v_h·z + (1 − v_h)·(left + right)⌋, v_h =
+    2^h/(2^(h+1) − 1).
 
     The state is the prefixes of the tree, then the newest estimate of every level.
     """
@@ -119,7 +153,9 @@ class HonakerKernel(TreeKernel):
         v = self.weights[level]
         return np.asarray((v * own + ((1 << self.bits) - v) * others) >> self.bits, dtype=object)
 
-    def _sums(self, state: AnyArray, start: int, stop: int, z: AnyArray) -> tuple[AnyArray, AnyArray]:
+    def _sums(
+        self, state: AnyArray, start: int, stop: int, z: AnyArray
+    ) -> tuple[AnyArray, AnyArray]:
         half = len(state) // 2 + 1
         values, after = node_estimates(z, state[half:], start, stop, self.combine)
         noise, prefixes = prefix_sums(values, state[:half], start)
@@ -127,20 +163,27 @@ class HonakerKernel(TreeKernel):
 
 
 class HonakerFullKernel(TreeKernel):
-    """Honaker's full estimator: noise in the middle of a node = ⌊(sum of its ends)/2⌋ + ⌊√(v_h/2)·z⌋, v_h as above.
+    """Honaker's full estimator: noise in the middle of a node = ⌊(sum of its ends)/2⌋ +
+    ⌊√(v_h/2)·z⌋, v_h as above.
 
-    At the end of the complete tree it is ⌊√v_H·z⌋. The state is the noise at the ends of the nodes that hold the tick.
+    At the end of the complete tree it is ⌊√v_H·z⌋. The state is the noise at the ends of the nodes
+    that hold the tick.
     """
 
     def __init__(self, horizon: int, bits: int) -> None:
         self.bits, self.height = bits, (horizon - 1).bit_length()
         self.rows = self.height + 1
         halves = [1] * self.height + [0]  # v_h/2 of the middles, v_H of the end
-        self.weights = tuple(math.isqrt((1 << 2 * bits + h - half) // ((2 << h) - 1)) for h, half in enumerate(halves))
+        self.weights = tuple(
+            math.isqrt((1 << 2 * bits + h - half) // ((2 << h) - 1))
+            for h, half in enumerate(halves)
+        )
 
     def window(self, start: int, stop: int) -> tuple[int, int]:
         """One draw for every boundary that becomes known."""
-        start, stop = (known_boundaries(min(tick, 1 << self.height), self.height) for tick in (start, stop))
+        start, stop = (
+            known_boundaries(min(tick, 1 << self.height), self.height) for tick in (start, stop)
+        )
         return start, stop
 
     def norm(self, ticks: int) -> float:
@@ -152,30 +195,37 @@ class HonakerFullKernel(TreeKernel):
         return (self.height + 1) * (SIGMAS + 2) * (1 + 1e-6)
 
     def combine(self, level: int, own: AnyArray, others: AnyArray) -> AnyArray:
-        """The noise in the middle of a node from its own normal and the sum of the noise at its ends."""
+        """The noise in the middle of a node from its own normal and the sum of the noise at its
+        ends."""
         if own.dtype != object:
             return self._mix(level, 0.5, others, own)
         return np.asarray((others >> 1) + (self.weights[level] * own >> self.bits), dtype=object)
 
-    def _sums(self, state: AnyArray, start: int, stop: int, z: AnyArray) -> tuple[AnyArray, AnyArray]:
+    def _sums(
+        self, state: AnyArray, start: int, stop: int, z: AnyArray
+    ) -> tuple[AnyArray, AnyArray]:
         last = min(stop, 1 << self.height)
         noise, ends = noise_at_boundaries(z, state, start, last, self.combine)
-        # a tree shorter than a block has no noise for the block's last ticks, and no stream takes them
+        # a tree shorter than a block has no noise for the block's last ticks, and no stream takes
+        # them
         rest = np.zeros((stop - last, *z.shape[1:]), dtype=z.dtype)
         return np.concatenate([noise, rest]), ends
 
 
 class OptimalKernel(TreeKernel):
-    """The dense matrix, its doubles taken exactly. Every block reads all draws from the first on; there is no state."""
+    """The dense matrix, its doubles taken exactly. Every block reads all draws from the first on;
+    there is no state."""
 
     rows = 0
 
     def __init__(self, left: FloatArray) -> None:
         self._norm = float(np.linalg.norm(left, axis=1).max()) * (1 + 1e-6)
         self._sum = float(np.abs(left).sum(axis=1).max()) * 1.001
-        self._extra = max(0, 53 - int(np.frexp(left[left != 0])[1].min()))  # entries are integers / 2^extra
+        # entries are integers / 2^extra
+        self._extra = max(0, 53 - int(np.frexp(left[left != 0])[1].min()))
         self.bits = DRAW_BITS + self._extra
-        self.left = np.pad(left, (0, -len(left) % BLOCK_TICKS))  # no stream takes the ticks that are added
+        # no stream takes the ticks that are added
+        self.left = np.pad(left, (0, -len(left) % BLOCK_TICKS))
 
     def window(self, start: int, stop: int) -> tuple[int, int]:
         return 0, stop
@@ -183,12 +233,20 @@ class OptimalKernel(TreeKernel):
     def norm(self, ticks: int) -> float:
         return self._norm
 
-    def step(self, state: ObjectArray, start: int, z: ObjectArray) -> tuple[ObjectArray, ObjectArray]:
+    def step(
+        self, state: ObjectArray, start: int, z: ObjectArray
+    ) -> tuple[ObjectArray, ObjectArray]:
         rows = np.ldexp(self.left[start : start + BLOCK_TICKS, : len(z)], self._extra)
         return np.vectorize(int, otypes=[object])(rows) @ z, state
 
     def advance(
-        self, state: FloatArray, start: int, size: int, blocks: int, normals: Normals, fine: bool = False
+        self,
+        state: FloatArray,
+        start: int,
+        size: int,
+        blocks: int,
+        normals: Normals,
+        fine: bool = False,
     ) -> tuple[FloatArray, float, FloatArray]:
         z = normals.to_float()
         bound = (len(z) + 8) * ROUNDING * self._sum * float(np.abs(z).max())
@@ -203,16 +261,19 @@ def _pairs(high: FloatArray, low: FloatArray) -> AnyArray:
 
 
 ALLOWED_PRICE = 2.0**-60  # the price in δ that `numeric_horizon` allows by default
-ENDLESS_TICKS = 2**40  # the number of ticks for which the precision of a stream without horizon is chosen
+# the number of ticks for which the precision of a stream without horizon is chosen
+ENDLESS_TICKS = 2**40
 LONG_HORIZON = 2**24  # for longer horizons, dumps keep all bits of the state
 BITS_STEP = 22  # fractional bits come in multiples of this
 FEWEST_BITS, MOST_BITS = 6 * BITS_STEP, 10 * BITS_STEP
 
-Kernel = FilterKernel | TreeKernel  # the arithmetic of one factorization: `FilterKernel` has the contract
+# the arithmetic of one factorization: `FilterKernel` has the contract
+Kernel = FilterKernel | TreeKernel
 
 _known: WeakKeyDictionary[Factorization, Kernel] = WeakKeyDictionary()
-"""Kernels of the factorizations that are in use. A cache that held a factorization would hold its tables, which grow to
-megabytes: tests/store/test_store_retire.py::test_a_retired_stream_leaves_the_memory."""
+"""Kernels of the factorizations that are in use. A cache that held a factorization would hold its
+tables, which grow to megabytes:
+tests/store/test_store_retire.py::test_a_retired_stream_leaves_the_memory."""
 
 
 _errors: WeakKeyDictionary[Kernel, dict[int, float]] = WeakKeyDictionary()
@@ -220,12 +281,15 @@ _errors: WeakKeyDictionary[Kernel, dict[int, float]] = WeakKeyDictionary()
 
 
 def make_kernel(factorization: Factorization, bits: int) -> Kernel:
-    """The arithmetic of a factorization with `bits` fractional bits (ignored where nothing is rounded)."""
+    """The arithmetic of a factorization with `bits` fractional bits (ignored where nothing is
+    rounded)."""
     narrow, none = (factorization.horizon or MOST_TICKS) <= LONG_HORIZON, np.empty(0)
     match factorization:
         case Weighted(weights=weights):
             filter_ = weights.filter
-            return FilterKernel(filter_.zero_lack, filter_.pole_lack, weights.eta, weights.n, bits, narrow)
+            return FilterKernel(
+                filter_.zero_lack, filter_.pole_lack, weights.eta, weights.n, bits, narrow
+            )
         case SquareRoot(filter=filter_):
             return FilterKernel(filter_.pole_lack, filter_.zero_lack, None, None, bits, narrow)
         case Direct():
@@ -238,14 +302,17 @@ def make_kernel(factorization: Factorization, bits: int) -> Kernel:
             return HonakerFullKernel(horizon, bits)
         case Optimal() | Dense():
             return OptimalKernel(factorization.dense()[0])
-    raise ParameterError(f"there is no exact arithmetic for the factorization {factorization.name!r}")
+    raise ParameterError(
+        f"there is no exact arithmetic for the factorization {factorization.name!r}"
+    )
 
 
 def kernel(factorization: Factorization) -> Kernel:
     """The arithmetic of a factorization, with the number of bits that all its streams share.
 
-    It has the fewest bits for which the rounding inside, summed over all ticks, is below 2^−88, or is within a factor
-    16 of what the 128 bits of a normal cost anyway. The scale plays no part, so `numeric_delta` grows with it.
+    It has the fewest bits for which the rounding inside, summed over all ticks, is below 2^−88, or
+    is within a factor 16 of what the 128 bits of a normal cost anyway. The scale plays no part, so
+    `numeric_delta` grows with it.
     """
     if factorization in _known:
         return _known[factorization]
@@ -261,7 +328,8 @@ def kernel(factorization: Factorization) -> Kernel:
 
 
 def _error(arithmetic: Kernel, ticks: int) -> float:
-    """What rounding inside and cutting the normals add, for a scale of 1; known for all streams of one kernel."""
+    """What rounding inside and cutting the normals add, for a scale of 1; known for all streams of
+    one kernel."""
     known = _errors.setdefault(arithmetic, {})
     if ticks not in known:
         known[ticks] = arithmetic.error(ticks) * 2.0**-arithmetic.bits + _cut(arithmetic, ticks)
@@ -276,19 +344,26 @@ def _cut(arithmetic: Kernel, ticks: int) -> float:
 def check_scale(scale: Any) -> float:
     value = float(scale)
     if not 2.0**-60 <= value <= 2.0**46:
-        raise ParameterError(f"scale (σ over the grid) must lie between 2^-60 and 2^46, got {scale!r}")
+        raise ParameterError(
+            f"scale (σ over the grid) must lie between 2^-60 and 2^46, got {scale!r}"
+        )
     return value
 
 
-def numeric_delta(factorization: Factorization, scale: float, cells: int, epsilon: float, ticks: int) -> float:
+def numeric_delta(
+    factorization: Factorization, scale: float, cells: int, epsilon: float, ticks: int
+) -> float:
     """The proved price in δ of finite arithmetic for all releases of the first `ticks` ticks.
 
-    It grows with the scale, the cells, ε and the ticks; so a price for a larger scale covers a smaller one.
+    It grows with the scale, the cells, ε and the ticks; so a price for a larger scale covers a
+    smaller one.
 
-    **Guarantee.** If real Gaussian noise of this factorization and scale, rounded to the grid, is (ε, δ₀)-DP, then a
-    release with `ExactStream` is (ε, δ₀ + numeric_delta)-DP against anyone who cannot tell AES-256 and BLAKE2b from
-    random functions. Proof: `exact_noise.proof.md`, theorem. Assumption: the data are whole numbers of grid units.
-    Tests: `tests/mechanisms/test_exact_error.py` (measured error below the bound; a planted loss of bits is caught).
+    **Guarantee.** If real Gaussian noise of this factorization and scale, rounded to the grid, is
+    (ε, δ₀)-DP, then a release with `ExactStream` is (ε, δ₀ + numeric_delta)-DP against anyone who
+    cannot tell AES-256 and BLAKE2b from random functions. Proof: `exact_noise.proof.md`, theorem.
+    Assumption: the data are whole numbers of grid units. Tests:
+    `tests/mechanisms/test_exact_error.py` (measured error below the bound; a planted loss of bits
+    is caught).
     """
     scale, cells = check_scale(scale), check_count("cells", cells)
     if not (epsilon >= 0 and math.isfinite(epsilon)):
@@ -301,16 +376,21 @@ def numeric_delta(factorization: Factorization, scale: float, cells: int, epsilo
 
 
 def numeric_horizon(
-    factorization: Factorization, scale: float, cells: int, epsilon: float, cap: float = ALLOWED_PRICE
+    factorization: Factorization,
+    scale: float,
+    cells: int,
+    epsilon: float,
+    cap: float = ALLOWED_PRICE,
 ) -> int:
-    """The horizon, or the largest power of two (≤ 2^47) of ticks for which `numeric_delta` is at most `cap`."""
+    """The horizon, or the largest power of two (≤ 2^47) of ticks for which `numeric_delta` is at
+    most `cap`."""
     ticks = MOST_TICKS if factorization.horizon is None else factorization.horizon
     while numeric_delta(factorization, scale, cells, epsilon, ticks) > cap:
         if ticks == 1:
             raise ParameterError(
-                f"scale {scale:.6g}, epsilon={epsilon:g} and {cells} cells are too much for 128-bit normals: even one "
-                f"tick costs more than {cap:.3g} in δ; choose a smaller epsilon or fewer cells, or use a coarser grid "
-                "where the query has one"
+                f"scale {scale:.6g}, epsilon={epsilon:g} and {cells} cells are too much for "
+                f"128-bit normals: even one tick costs more than {cap:.3g} in δ; choose a smaller "
+                "epsilon or fewer cells, or use a coarser grid where the query has one"
             )
         ticks = 1 << (ticks - 1).bit_length() - 1
     return ticks

@@ -1,13 +1,17 @@
-"""The recursive factorizations in fixed point and in doubles: `balanced`, `normalized`, `unbounded`, `square-root`.
+"""The recursive factorizations in fixed point and in doubles: `balanced`, `normalized`,
+`unbounded`, `square-root`.
 
 Time is cut into blocks. With X the (weighted) normals of a block and S the buffers before it,
 
-    W_k = ⌊Σ_{j≤k} G_{k−j}·X_j + Σ_i C_{k,i}·S_i⌋     S_i ← ⌊D_i·S_i + Σ_j Q_{i,j}·X_j⌋     Y_k = Y_{k−1} + ⌊n_k·W_k⌋
+    W_k = ⌊Σ_{j≤k} G_{k−j}·X_j + Σ_i C_{k,i}·S_i⌋
+    S_i ← ⌊D_i·S_i + Σ_j Q_{i,j}·X_j⌋
+    Y_k = Y_{k−1} + ⌊n_k·W_k⌋
 
-with matrices that do not depend on time. In integers, with blocks of 32 ticks, this defines the noise. Doubles take
-their place wherever the rounded result is certain: what is carried from block to block (buffers and running sum) has
-about 100 bits (`filter_numbers.py`); what a tick reads off it has 53 bits, an error that does not add up over time.
-`exact_noise.proof.md`, lemmas 4, 5 and 9 to 11, has the same letters.
+with matrices that do not depend on time. In integers, with blocks of 32 ticks, this defines the
+noise. Doubles take their place wherever the rounded result is certain: what is carried from block
+to block (buffers and running sum) has about 100 bits (`filter_numbers.py`); what a tick reads off
+it has 53 bits, an error that does not add up over time. `exact_noise.proof.md`, lemmas 4, 5 and 9
+to 11, has the same letters.
 """
 
 from __future__ import annotations
@@ -60,19 +64,22 @@ class Public(NamedTuple):
 
 
 class FilterKernel:
-    """One recursive factorization with `bits` fractional bits. `eta` and `n` are both None without weights.
+    """One recursive factorization with `bits` fractional bits. `eta` and `n` are both None without
+    weights.
 
-    `square-root` and `direct` have neither weights nor a running sum. The state is one row per buffer and, where there
-    is a running sum, a last row with it: integers, or two doubles each, (2, rows, cells). With `narrow`, dumps cut the
-    low parts of buffers to 24 bits.
+    `square-root` and `direct` have neither weights nor a running sum. The state is one row per
+    buffer and, where there is a running sum, a last row with it: integers, or two doubles each, (2,
+    rows, cells). With `narrow`, dumps cut the low parts of buffers to 24 bits.
 
-    **Guarantee.** Outside the event B of `exact_noise.proof.md`, the integers of `step` are within `error`, and the
-    doubles of `advance` within the bound they come with, of the real number (L z)_t, in whatever order matrix products
-    add up. Proof: lemmas 4 and 9 to 11 there. Tests: `tests/mechanisms/test_exact_error.py` and
-    `tests/mechanisms/test_near_noise.py` (measured error below the bound; planted losses of bits are caught).
+    **Guarantee.** Outside the event B of `exact_noise.proof.md`, the integers of `step` are within
+    `error`, and the doubles of `advance` within the bound they come with, of the real number (L
+    z)_t, in whatever order matrix products add up. Proof: lemmas 4 and 9 to 11 there. Tests:
+    `tests/mechanisms/test_exact_error.py` and `tests/mechanisms/test_near_noise.py` (measured error
+    below the bound; planted losses of bits are caught).
     """
 
-    long_block = LONG_BLOCK_TICKS  # ticks of a block in doubles, where there are not very many cells
+    # ticks of a block in doubles, where there are not very many cells
+    long_block = LONG_BLOCK_TICKS
 
     def __init__(
         self,
@@ -94,13 +101,14 @@ class FilterKernel:
         self._public = lru_cache(maxsize=4)(self._public_numbers)
         signs = {entry < 0 for entry in self.constants.output[0, BLOCK_TICKS:]}
         if signs - {self.weighted} or self.constants.output[1:, 0].max() > 1 << bits:
-            raise AssertionError("the filter's poles and zeros do not interlace")  # lemmas 4 and 5 need it
+            # lemmas 4 and 5 need it
+            raise AssertionError("the filter's poles and zeros do not interlace")
 
     def window(self, start: int, stop: int) -> tuple[int, int]:
         """The draws that ticks start+1 … stop read, both multiples of 32."""
         return start, stop
 
-    # -- error bounds: exact_noise.proof.md, lemmas 4 and 5 -------------------------------------------------------
+    # -- error bounds: exact_noise.proof.md, lemmas 4 and 5 ----------------------------------------
 
     def norm(self, ticks: int) -> float:
         """An upper bound of ‖L_t‖ over the first `ticks` ticks (lemma 5)."""
@@ -113,7 +121,8 @@ class FilterKernel:
         return math.sqrt(ticks) * float(entries.max()) * (1 + 1e-9)
 
     def error(self, ticks: int) -> float:
-        """A bound of |Ỹ_t − (L z)_t|·2^bits for every t ≤ ticks, given that nothing exceeds 64 deviations (lemma 4)."""
+        """A bound of |Ỹ_t − (L z)_t|·2^bits for every t ≤ ticks, given that nothing exceeds 64
+        deviations (lemma 4)."""
         if self.bits == DRAW_BITS:
             return 0.0  # `direct`: nothing is rounded
         a, floor = (self.eta.largest(ticks), 1.0) if self.weighted else (1.0, 0.0)
@@ -127,10 +136,13 @@ class FilterKernel:
             tick += (gain + 2.0**-self.bits) * kept + (2 * SIGMAS + 1) * a / 2
         return ((self.n.total(ticks) * tick + ticks) if self.weighted else tick) * (1 + 1e-6)
 
-    # -- the recurrence --------------------------------------------------------------------------------------------
+    # -- the recurrence ----------------------------------------------------------------------------
 
-    def step(self, state: ObjectArray, start: int, z: ObjectArray) -> tuple[ObjectArray, ObjectArray]:
-        """(Y, state after) of 32 ticks: Y with `bits` fractional bits, (32, cells), from z·2^128 of (32, cells)."""
+    def step(
+        self, state: ObjectArray, start: int, z: ObjectArray
+    ) -> tuple[ObjectArray, ObjectArray]:
+        """(Y, state after) of 32 ticks: Y with `bits` fractional bits, (32, cells), from z·2^128 of
+        (32, cells)."""
         table, buffers = self.constants, state[: self.order]
         x = self.eta.times(start, z << self.bits - DRAW_BITS)
         w = np.asarray(table.output @ np.concatenate([x, buffers]) >> self.bits, dtype=object)
@@ -140,10 +152,11 @@ class FilterKernel:
         y = state[-1] + np.add.accumulate(self.n.times(start, w), axis=0, dtype=object)
         return y, np.concatenate([after, y[-1:]])
 
-    # -- doubles: exact_noise.proof.md, lemmas 10 and 11 -----------------------------------------------------------
+    # -- doubles: exact_noise.proof.md, lemmas 10 and 11 -------------------------------------------
 
     def drift(self, tick: int, size: int = LONG_BLOCK_TICKS) -> float:
-        """A bound of what the state after `tick` ticks adds to the error of any later number (lemma 10).
+        """A bound of what the state after `tick` ticks adds to the error of any later number (lemma
+        10).
 
         All blocks so far had `size` ticks.
         """
@@ -157,28 +170,49 @@ class FilterKernel:
         return total * self._tables(size).drift / size + (tick / BLOCK_TICKS + 2) * 2.0**-96 * norm
 
     def _tables(self, size: int) -> Tables:
-        return tables(self.roots_lack, self.tops_lack, size, self.narrow > 0, 64 if size == LONG_BLOCK_TICKS else 1)
+        return tables(
+            self.roots_lack,
+            self.tops_lack,
+            size,
+            self.narrow > 0,
+            64 if size == LONG_BLOCK_TICKS else 1,
+        )
 
     @cached_property
     def _units(self) -> tuple[AnyArray, FloatArray, FloatArray, float]:
-        """Knots, the largest product of units of inputs and n between each and the next, its sum over ticks; ‖L_t‖."""
+        """Knots, the largest product of units of inputs and n between each and the next, its sum
+        over ticks; ‖L_t‖."""
         knots, values, eta = self.n.line.knots, self.n.line.values, self.eta.line
         so_far = np.maximum.accumulate(eta.values)
         ahead = np.maximum.accumulate(values[::-1])[::-1]
-        # a call that reaches the ticks between two knots begins after `before` and ends before `after`
+        # a call that reaches the ticks between two knots begins after `before` and ends before
+        # `after`
         before = np.searchsorted(knots, knots - MOST_TICKS_AT_ONCE - LONG_BLOCK_TICKS)
         after = np.append(knots[1:], knots[-1]) + MOST_TICKS_AT_ONCE + LONG_BLOCK_TICKS
         inputs = so_far[np.minimum(np.searchsorted(eta.knots, after), len(so_far) - 1)]
         units = 4 * ahead[np.maximum(before - 1, 0)] * inputs
-        return knots, units, np.append(0.0, np.cumsum(np.diff(knots) * units[:-1])), self.norm(MOST_TICKS)
+        return (
+            knots,
+            units,
+            np.append(0.0, np.cumsum(np.diff(knots) * units[:-1])),
+            self.norm(MOST_TICKS),
+        )
 
     def advance(
-        self, state: FloatArray, start: int, size: int, blocks: int, normals: Normals, fine: bool = False
+        self,
+        state: FloatArray,
+        start: int,
+        size: int,
+        blocks: int,
+        normals: Normals,
+        fine: bool = False,
     ) -> tuple[FloatArray, float, FloatArray]:
-        """(noise, bound, state after) of `blocks` blocks of `size` ticks from `start` on, a multiple of 32.
+        """(noise, bound, state after) of `blocks` blocks of `size` ticks from `start` on, a
+        multiple of 32.
 
-        Noise is (parts, ticks, cells): one double each, whose last rounding is not in the bound, or with `fine` the sum
-        of two (of one for `optimal`), which takes longer and whose bound is little more than `drift`.
+        Noise is (parts, ticks, cells): one double each, whose last rounding is not in the bound, or
+        with `fine` the sum of two (of one for `optimal`), which takes longer and whose bound is
+        little more than `drift`.
         """
         numbers, d, cells = self._public(start, size, blocks), self.order, normals.shape[1]
         inputs = np.empty((5, size + d, blocks, cells))  # of a block, then the buffers before it
@@ -208,7 +242,7 @@ class FilterKernel:
         return Public(matrices, eta[..., np.newaxis], n[..., np.newaxis], sums, unit, unit_n, drift)
 
 
-# -- lemma 10: what is carried ---------------------------------------------------------------------------------------
+# -- lemma 10: what is carried ---------------------------------------------------------------------
 
 
 def weigh(normals: Normals, numbers: Public, x: FloatArray) -> None:
@@ -219,15 +253,22 @@ def weigh(normals: Normals, numbers: Public, x: FloatArray) -> None:
 
 
 def carry(buffers: FloatArray, numbers: Public, inputs: FloatArray) -> FloatArray:
-    """*Feeds* and *buffers*: fill in those before every block, after its inputs; returns those after the last one."""
+    """*Feeds* and *buffers*: fill in those before every block, after its inputs; returns those
+    after the last one."""
     matrices, unit = numbers.matrices, numbers.unit
     size, blocks = matrices.output.shape[1], inputs.shape[2]
     x, before = inputs[:, :size], inputs[:, size:]
-    fed = settle(product(matrices.feed, x.reshape(5, size, -1), np.matmul), unit).reshape(before.shape)
+    fed = settle(product(matrices.feed, x.reshape(5, size, -1), np.matmul), unit).reshape(
+        before.shape
+    )
     for first in range(0, blocks, matrices.most):
         some = slice(first, min(first + matrices.most, blocks))
-        links = np.concatenate([cut(buffers[0], buffers[1], unit)[:, :, np.newaxis], fed[:, :, some]], axis=2)
-        one, two, three = product(matrices.chain[:, :, : links.shape[2], : links.shape[2]], links, np.matmul)
+        links = np.concatenate(
+            [cut(buffers[0], buffers[1], unit)[:, :, np.newaxis], fed[:, :, some]], axis=2
+        )
+        one, two, three = product(
+            matrices.chain[:, :, : links.shape[2], : links.shape[2]], links, np.matmul
+        )
         before[:, :, some] = settle((one[:, :-1].copy(), two[:, :-1], three[:, :-1]), unit)
         buffers = pair((one[:, -1], two[:, -1], three[:, -1]))
     return buffers
@@ -243,7 +284,7 @@ def add_up_blocks(level: FloatArray, inputs: FloatArray, numbers: Public) -> Flo
     return pair((one, two, three), *level)
 
 
-# -- lemma 11: what is read off --------------------------------------------------------------------------------------
+# -- lemma 11: what is read off --------------------------------------------------------------------
 
 
 def respond(inputs: FloatArray, numbers: Public) -> tuple[FloatArray, float]:
@@ -289,7 +330,8 @@ def _largest(inputs: FloatArray, numbers: Public) -> tuple[float, float]:
 
 
 def _running(terms: FloatArray) -> FloatArray:
-    """Running sums over the first axis, in place: faster than `cumsum`, which goes against the order of memory."""
+    """Running sums over the first axis, in place: faster than `cumsum`, which goes against the
+    order of memory."""
     for k in range(1, len(terms)):
         terms[k] += terms[k - 1]
     return terms

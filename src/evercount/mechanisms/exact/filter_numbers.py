@@ -1,11 +1,13 @@
-"""The public numbers of recursive factorizations (matrices of a block, weights), and arithmetic with three doubles.
+"""The public numbers of recursive factorizations (matrices of a block, weights), and arithmetic
+with three doubles.
 
-Three doubles give products and sums with about 100 bits, as products of matrices. A number of a unit (a power of two)
-is first + second + third: `first` is a multiple of unit·2^−20, `second` of unit·2^−40, and `third` the rest. Sums of
-products of firsts, and of firsts and seconds, are sums of integers below 2^53 (times a power of two): exact in any
-order, fused or not. Only the other products are rounded, and these are 2^−40 times smaller. An array of slices is
-(5, …): first, second, third, second + third rounded, and the number as a double. `exact_noise.proof.md`, lemma 9, has
-the same letters.
+Three doubles give products and sums with about 100 bits, as products of matrices. A number of a
+unit (a power of two) is first + second + third: `first` is a multiple of unit·2^−20, `second` of
+unit·2^−40, and `third` the rest. Sums of products of firsts, and of firsts and seconds, are sums of
+integers below 2^53 (times a power of two): exact in any order, fused or not. Only the other
+products are rounded, and these are 2^−40 times smaller. An array of slices is (5, …): first,
+second, third, second + third rounded, and the number as a double. `exact_noise.proof.md`, lemma 9,
+has the same letters.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ ROUNDING = 2.0**-53  # relative error of one operation on doubles
 EXACT = 2.0**53  # integers up to this size are exact as doubles
 
 Parts = tuple[FloatArray, FloatArray, FloatArray]
-"""The sum of three arrays: multiples of 2^−40, multiples of 2^−60, and a small rest (each times the units)."""
+"""The sum of three arrays: multiples of 2^−40, multiples of 2^−60, and a small rest (each times the
+units)."""
 Multiply = Callable[[FloatArray, FloatArray], FloatArray]
 
 
@@ -41,7 +44,8 @@ def with_sums(slices: FloatArray) -> FloatArray:
 
 
 def cut(high: FloatArray, low: FloatArray, unit: float) -> FloatArray:
-    """high + low as slices, for |high| < 2^31·unit, and |low| ≤ 2^−50·|high| or high a multiple of 2^−40·unit."""
+    """high + low as slices, for |high| < 2^31·unit, and |low| ≤ 2^−50·|high| or high a multiple of
+    2^−40·unit."""
     return settle((high.copy(), np.zeros(()), low), unit)
 
 
@@ -103,7 +107,8 @@ def of_integers(values: ObjectArray, bits: int) -> FloatArray:
 
 
 def product_error(terms: int, size: float, top: float) -> float:
-    """A bound of the rounding in `product`: sums of `terms` terms, a of unit 1 with Σ|a| ≤ size, |v| ≤ top·unit.
+    """A bound of the rounding in `product`: sums of `terms` terms, a of unit 1 with Σ|a| ≤ size,
+    |v| ≤ top·unit.
 
     In units of v's unit, with the rounding of constants by `of_integers` (lemma 9).
     """
@@ -111,13 +116,15 @@ def product_error(terms: int, size: float, top: float) -> float:
 
 
 def check_exact(matrix: FloatArray, tops: FloatArray, unit: float = 1.0) -> None:
-    """Check that the first two parts of matrix·v are sums of integers below 2^53, for |v_j| ≤ tops_j in units of v."""
+    """Check that the first two parts of matrix·v are sums of integers below 2^53, for |v_j| ≤
+    tops_j in units of v."""
     one, two = np.abs(matrix[:2]) @ tops[..., np.newaxis]
     check_sums(one, two + 1.1 * 2.0**-WIDTH * np.abs(matrix[0]).sum(axis=-1, keepdims=True), unit)
 
 
 def check_sums(one: FloatArray, two: FloatArray, unit: float) -> None:
-    """Check that the first two parts of a sum, or bounds of them, are integers below 2^53 in their units."""
+    """Check that the first two parts of a sum, or bounds of them, are integers below 2^53 in their
+    units."""
     top = max(float(np.abs(one).max(initial=0.0)), float(np.abs(two).max(initial=0.0)) * 2.0**WIDTH)
     if top / unit * 2.0 ** (2 * WIDTH) >= EXACT:
         raise AssertionError("sums of products of slices would pass 2^53")
@@ -127,9 +134,11 @@ BLOCK_TICKS = 32  # ticks of a block in integers, and in doubles where there are
 LONG_BLOCK_TICKS = 2 * BLOCK_TICKS  # ticks of a block in doubles otherwise
 MOST_TICKS_AT_ONCE = 2**14  # ticks of one call of `advance`
 SIGMAS = 64
-"""No normal and no buffer exceeds this many standard deviations, except with probability < e^−2000."""
+"""No normal and no buffer exceeds this many standard deviations, except with probability <
+e^−2000."""
 DRAW_BITS = 128
-MOST_TICKS = 2**47  # ticks that the counters of the generator serve (a tree uses up to two draws a tick)
+# ticks that the counters of the generator serve (a tree uses up to two draws a tick)
+MOST_TICKS = 2**47
 _WORK_BITS = 600  # fractional bits of powers before they are rounded
 _SLICED_BITS = 256  # fractional bits of matrices before they are cut into slices
 ONE = PiecewiseLinear(np.zeros(1, dtype=np.int64), np.ones(1))  # the weight 1 at every tick
@@ -137,33 +146,41 @@ BUFFER = 130.0  # no buffer is larger, in units of the largest weight of an inpu
 
 
 class Constants(NamedTuple):
-    """The matrices of a block as integers with a fixed number of fractional bits, each entry within half a unit.
+    """The matrices of a block as integers with a fixed number of fractional bits, each entry within
+    half a unit.
 
-    Buffer i is kept divided by 2^shift_i, so that its standard deviation is below twice that of its inputs.
+    Buffer i is kept divided by 2^shift_i, so that its standard deviation is below twice that of its
+    inputs.
     """
 
     output: ObjectArray
-    """[G C]: what inputs and buffers add to the ticks of a block, (size, size + d). G has 1 on its diagonal."""
+    """[G C]: what inputs and buffers add to the ticks of a block, (size, size + d). G has 1 on its
+    diagonal."""
     feed: ObjectArray  # Q: how inputs end up in the buffers, (d, size)
     decay: ObjectArray  # D, (d, 1)
     bounds: tuple[tuple[float, ...], ...]
-    """Upper bounds of |C_{k,i}| over k, of 1/(1 − D_i) (how many blocks an error lives on) and of Σ_j Q_{i,j}."""
+    """Upper bounds of |C_{k,i}| over k, of 1/(1 − D_i) (how many blocks an error lives on) and of
+    Σ_j Q_{i,j}."""
 
 
 @lru_cache(maxsize=64)
 def constants(
     roots_lack: tuple[float, ...], tops_lack: tuple[float, ...], bits: int, size: int = BLOCK_TICKS
 ) -> Constants:
-    """The matrices of Π(1 − top_j·z)/Π(1 − root_i·z) over `size` ticks, from the dyadic 1 − root and 1 − top."""
+    """The matrices of Π(1 − top_j·z)/Π(1 − root_i·z) over `size` ticks, from the dyadic 1 − root
+    and 1 − top."""
     roots, one = [1 - Fraction(lack) for lack in roots_lack], 1 << _WORK_BITS
     response, bounds = np.asarray([one] + [0] * (size - 1), dtype=object), []
     d = len(roots)
-    readouts, feeds, decay = (np.empty(shape, dtype=object) for shape in ((size, d), (d, size), (d, 1)))
+    readouts, feeds, decay = (
+        np.empty(shape, dtype=object) for shape in ((size, d), (d, size), (d, 1))
+    )
     for i, root in enumerate(roots):
         # the response at k ≥ 1 is Σ weight·root^k
         weight = math.prod((root - 1 + Fraction(lack) for lack in tops_lack), start=1 / root)
         weight /= math.prod(root - other for other in roots if other != root)
-        shift = (math.floor(1 / (1 - root * root)).bit_length() - 1) // 2  # the largest with 4^shift·(1 − root²) ≤ 1
+        # the largest with 4^shift·(1 − root²) ≤ 1
+        shift = (math.floor(1 / (1 - root * root)).bit_length() - 1) // 2
         if shift > 60:
             raise AssertionError("a pole is closer to 1 than any filter that is designed here")
         powers = np.full(size + 1, one, dtype=object)
@@ -176,7 +193,9 @@ def constants(
         limits = (abs(gain), 1 / (1 - root**size), Fraction(sum(feeds[i]), one))
         bounds.append(tuple(float(limit) * (1 + 1e-9) for limit in limits))
     toeplitz = np.tril(response[np.subtract.outer(np.arange(size), np.arange(size))])
-    rounded = np.vectorize(lambda value: round(Fraction(value, 1 << _WORK_BITS - bits)), otypes=[object])
+    rounded = np.vectorize(
+        lambda value: round(Fraction(value, 1 << _WORK_BITS - bits)), otypes=[object]
+    )
     output = np.concatenate([toeplitz, readouts], axis=1)
     return Constants(rounded(output), rounded(feeds), rounded(decay), tuple(bounds))
 
@@ -188,15 +207,23 @@ class Dyadics:
     line: PiecewiseLinear
 
     def block(self, start: int, ticks: int = BLOCK_TICKS) -> tuple[AnyArray, int]:
-        """(numerators, h ≥ 0): the values at `ticks` ticks from `start` on (0-based) are exactly numerator / 2^h.
+        """(numerators, h ≥ 0): the values at `ticks` ticks from `start` on (0-based) are exactly
+        numerator / 2^h.
 
         Numerators are int64 where they fit, else Python integers.
         """
         first = int(np.searchsorted(self.line.knots, start, side="right")) - 1
         piece = slice(first, int(np.searchsorted(self.line.knots, start + ticks, side="left")) + 1)
-        knots, ratios = self.line.knots[piece], [value.as_integer_ratio() for value in self.line.values[piece].tolist()]
+        knots, ratios = (
+            self.line.knots[piece],
+            [value.as_integer_ratio() for value in self.line.values[piece].tolist()],
+        )
         lengths = np.append(np.diff(knots), 1)
-        h = max(denominator for _, denominator in ratios).bit_length() + int(lengths.max()).bit_length() - 2
+        h = (
+            max(denominator for _, denominator in ratios).bit_length()
+            + int(lengths.max()).bit_length()
+            - 2
+        )
         whole = [numerator * ((1 << h) // denominator) for numerator, denominator in ratios]
         at_knots = np.asarray(whole, dtype=np.int64 if max(whole) < 2**61 else object)
         slopes = np.append(np.diff(at_knots), 0) // lengths  # exact: lengths are powers of two
@@ -209,9 +236,15 @@ class Dyadics:
         """Exact weights as high + low, each (size, blocks)."""
         numerators, h = self.block(start, size * blocks)
         high = numerators.astype(np.float64)
-        whole = high.astype(np.int64) if numerators.dtype == np.int64 else np.vectorize(int, otypes=[object])(high)
+        whole = (
+            high.astype(np.int64)
+            if numerators.dtype == np.int64
+            else np.vectorize(int, otypes=[object])(high)
+        )
         low = (numerators - whole).astype(np.float64)
-        high, low = (np.ascontiguousarray((part * 2.0**-h).reshape(blocks, size).T) for part in (high, low))
+        high, low = (
+            np.ascontiguousarray((part * 2.0**-h).reshape(blocks, size).T) for part in (high, low)
+        )
         return high, low
 
     def times(self, start: int, numbers: ObjectArray) -> ObjectArray:
@@ -220,7 +253,8 @@ class Dyadics:
         return np.asarray(numerators.astype(object)[:, np.newaxis] * numbers >> h, dtype=object)
 
     def first_knots(self, ticks: int) -> tuple[IntArray, FloatArray]:
-        """Knots and values of the first `ticks` ticks; the last knot is at or after the last tick."""
+        """Knots and values of the first `ticks` ticks; the last knot is at or after the last
+        tick."""
         end = int(np.searchsorted(self.line.knots, ticks - 1, side="left")) + 1
         return self.line.knots[:end], self.line.values[:end]
 
@@ -242,19 +276,26 @@ class Tables(NamedTuple):
     output: FloatArray  # [G C], (5, size, size + d)
     feed: FloatArray  # Q, (5, d, size)
     chain: FloatArray
-    """Powers of D: (buffers, feeds of the blocks) to the buffers before every block and after the last one."""
+    """Powers of D: (buffers, feeds of the blocks) to the buffers before every block and after the
+    last one."""
     row_sums: tuple[float, float]
     """The largest sums of a row's magnitudes in `output`, for inputs and for buffers."""
-    drift: float  # what one block adds to the error of the noise of any later tick, in units (lemma 10)
+    # what one block adds to the error of the noise of any later tick, in units (lemma 10)
+    drift: float
     buffer_error: float
-    """What one block adds to the error of what buffers will ever add to one tick, in units (lemma 10)."""
+    """What one block adds to the error of what buffers will ever add to one tick, in units (lemma
+    10)."""
 
 
 @lru_cache(maxsize=64)
-def tables(roots: tuple[float, ...], tops: tuple[float, ...], size: int, narrow: bool, most: int) -> Tables:
-    """The matrices from the dyadic 1 − root and 1 − top, each entry within 2^−94 of the exact value.
+def tables(
+    roots: tuple[float, ...], tops: tuple[float, ...], size: int, narrow: bool, most: int
+) -> Tables:
+    """The matrices from the dyadic 1 − root and 1 − top, each entry within 2^−94 of the exact
+    value.
 
-    They serve `most` blocks at a time, or fewer, so that sums of slices stay exact; those of one block always do.
+    They serve `most` blocks at a time, or fewer, so that sums of slices stay exact; those of one
+    block always do.
     """
     exact, d = constants(roots, tops, _SLICED_BITS, size), len(roots)
     output, feed = of_integers(exact.output, _SLICED_BITS), of_integers(exact.feed, _SLICED_BITS)
@@ -284,13 +325,16 @@ def tables(roots: tuple[float, ...], tops: tuple[float, ...], size: int, narrow:
     drift, buffer_error = total, 0.0
     for i, (lack, (gain, memory, _)) in enumerate(zip(roots, exact.bounds, strict=True)):
         flow, past = float(inflow[i, 0]), float(chain[0, i, -1, 1:].sum())
-        # rounding of a feed, of the links before and after a block, and of kept buffers, which a dump may cut
+        # rounding of a feed, of the links before and after a block, and of kept buffers, which a
+        # dump may cut
         own = product_error(size, flow, 65.0) + 2.0**-83 * flow
         own += 2 * product_error(most + 1, past + 1, max(BUFFER, 65 * flow))
         own += BUFFER * (2.0**-76 if narrow else 2.0**-100) + 2.0**-76
         drift += gain / lack * own
         buffer_error += gain * memory * own
-    return Tables(most, output, feed, chain, (responses, readouts), drift * 1.01, buffer_error * 1.01)
+    return Tables(
+        most, output, feed, chain, (responses, readouts), drift * 1.01, buffer_error * 1.01
+    )
 
 
 def largest_inputs(size: int, order: int) -> FloatArray:

@@ -1,4 +1,5 @@
-"""A released graph: cuts with their exact error, bounds over all cuts at once, and estimates of extreme cuts."""
+"""A released graph: cuts with their exact error, bounds over all cuts at once, and estimates of
+extreme cuts."""
 
 from __future__ import annotations
 
@@ -10,7 +11,13 @@ from numbers import Integral
 
 import numpy as np
 
-from evercount._validate import FloatArray, chance_outside, check_count, check_number, check_probability
+from evercount._validate import (
+    FloatArray,
+    chance_outside,
+    check_count,
+    check_number,
+    check_probability,
+)
 from evercount.bounds.tails import interval_quantile, laplace_factor, simultaneous_quantile
 from evercount.errors import ParameterError
 from evercount.queries.cuts.extreme_cuts import candidate_cuts, least_by_size, objective
@@ -35,18 +42,22 @@ class CutValue:
 class CutEstimate:
     """An extreme cut of the released graph, and what it says about the true graph.
 
-    The lightest cut of a noisy graph is the one whose noise is lowest, so its released weight lies below the true one,
-    far below where there are many vertices. Where the value is all that is asked for, `MinCut` has far less noise.
+    The lightest cut of a noisy graph is the one whose noise is lowest, so its released weight lies
+    below the true one, far below where there are many vertices. Where the value is all that is
+    asked for, `MinCut` has far less noise.
 
     Attributes:
         side: The vertices on one side.
-        value: The extreme weight (per pair of vertices across it for the sparsest cut), in [low, high].
+        value: The extreme weight (per pair of vertices across it for the sparsest cut), in [low,
+            high].
         released: Weight of this cut in the released graph; below 0 even where no true weight is.
         std: Standard deviation of `released`, had the cut been chosen without looking.
-        error: With probability ≥ `level` the true weight of this cut is within `error` of `released`, although the cut
-            was chosen after looking at the noise.
-        low: With probability ≥ `level` the extreme cut of the *true* graph has its weight in [low, high].
-        high: With probability ≥ `level` the extreme cut of the *true* graph has its weight in [low, high].
+        error: With probability ≥ `level` the true weight of this cut is within `error` of
+            `released`, although the cut was chosen after looking at the noise.
+        low: With probability ≥ `level` the extreme cut of the *true* graph has its weight in [low,
+            high].
+        high: With probability ≥ `level` the extreme cut of the *true* graph has its weight in [low,
+            high].
         level: The probability of these two statements, each by itself.
         method: How the cut was searched.
         exact: Whether no cut of the *released* graph is better.
@@ -66,7 +77,8 @@ class CutEstimate:
 
 @dataclass(frozen=True, eq=False)
 class CutGraph:
-    """The noisy weights of all pairs of vertices (u < v, lexicographic) and the noise's standard deviation of each.
+    """The noisy weights of all pairs of vertices (u < v, lexicographic) and the noise's standard
+    deviation of each.
 
     `nonnegative` says that no true weight is below 0; it sharpens the lower ends of `CutEstimate`.
 
@@ -92,9 +104,13 @@ class CutGraph:
         try:
             edges = np.array(self.edges, np.float64)  # a copy: what was released does not change
         except (TypeError, ValueError, OverflowError):
-            raise ParameterError("edges must be the weights of all pairs, numbers in one row") from None
+            raise ParameterError(
+                "edges must be the weights of all pairs, numbers in one row"
+            ) from None
         if n < 2 or edges.shape != (n * (n - 1) // 2,):
-            raise ParameterError(f"a graph on {n} vertices has {n * (n - 1) // 2} pairs, got shape {edges.shape}")
+            raise ParameterError(
+                f"a graph on {n} vertices has {n * (n - 1) // 2} pairs, got shape {edges.shape}"
+            )
         if check_number("std", self.std) < 0:
             raise ParameterError(f"std must not be negative, got {self.std!r}")
         edges.setflags(write=False)
@@ -111,10 +127,11 @@ class CutGraph:
         matrix[np.triu_indices(self.vertices, 1)] = self.edges
         return matrix + matrix.T
 
-    # -- one cut, and all cuts -----------------------------------------------------------------------------------
+    # -- one cut, and all cuts ---------------------------------------------------------------------
 
     def cut(self, S: Collection[int], P: Collection[int] | None = None) -> CutValue:
-        """Weight between the disjoint sets S and P (default: all other vertices), with its exact std.
+        """Weight between the disjoint sets S and P (default: all other vertices), with its exact
+        std.
 
         Args:
             S: Vertices, by their numbers from 0.
@@ -129,18 +146,24 @@ class CutGraph:
         first = self._side("S", S)
         second = self._side("P", set(range(self.vertices)) - set(first) if P is None else P)
         if set(first) & set(second):
-            raise ParameterError(f"S and P must be disjoint, both contain {sorted(set(first) & set(second))}")
+            raise ParameterError(
+                f"S and P must be disjoint, both contain {sorted(set(first) & set(second))}"
+            )
         value = float(self.weights[np.ix_(first, second)].sum())
         return CutValue(value, self.std * sqrt(len(first) * len(second)))
 
-    def bound(self, sizes: tuple[int, int], ticks: int = 1, level: float = 0.95, every_size: bool = False) -> float:
-        """With probability ≥ `level` no cut of these sizes is off by more, at any of `ticks` ticks like this one.
+    def bound(
+        self, sizes: tuple[int, int], ticks: int = 1, level: float = 0.95, every_size: bool = False
+    ) -> float:
+        """With probability ≥ `level` no cut of these sizes is off by more, at any of `ticks` ticks
+        like this one.
 
-        The union bound runs over all choices of S and P, and over ticks, with the tails of `noise`: exact normal ones,
-        or Chernoff's bound for Laplace noise (δ = 0). With `every_size` the bounds for all sizes hold together. For
-        ticks with another std the bound scales with it.
+        The union bound runs over all choices of S and P, and over ticks, with the tails of `noise`:
+        exact normal ones, or Chernoff's bound for Laplace noise (δ = 0). With `every_size` the
+        bounds for all sizes hold together. For ticks with another std the bound scales with it.
 
-            Guarantee. ``cuts.proof.md``. Assumption: `noise` is that of every edge, independent between edges. Tests:
+            Guarantee. ``cuts.proof.md``. Assumption: `noise` is that of every edge, independent
+            between edges. Tests:
             tests/queries/test_queries_cuts.py::test_bound_covers_all_cuts_of_real_noise and
             tests/queries/test_queries_cuts.py::test_error_bars_hold_under_laplace_noise.
 
@@ -159,18 +182,20 @@ class CutGraph:
         a, b = self._sizes(sizes)
         events = check_count("ticks", ticks) * _cuts_of_size(self.vertices, a, b)
         if every_size:
-            events *= sum(self.vertices - 2 * small + 1 for small in range(1, self.vertices // 2 + 1))
+            events *= sum(
+                self.vertices - 2 * small + 1 for small in range(1, self.vertices // 2 + 1)
+            )
         return self._noise.of_many(a * b, events, chance_outside(level))
 
-    # -- extreme cuts --------------------------------------------------------------------------------------------
+    # -- extreme cuts ------------------------------------------------------------------------------
 
     def min_cut(self, *, level: float = 0.95) -> CutEstimate:
         """The lightest cut into two sides, with an interval for the lightest cut of the true graph.
 
         Which cut it is costs a lot of noise. If you only want its weight, declare `MinCut` instead.
 
-        Up to 16 vertices all cuts are tried. Beyond, the best of Stoer–Wagner, spectral sweeps and local search, all
-        judged by raw released weights (`extreme_cuts`).
+        Up to 16 vertices all cuts are tried. Beyond, the best of Stoer–Wagner, spectral sweeps and
+        local search, all judged by raw released weights (`extreme_cuts`).
 
         Args:
             level: Probability that the interval and the error bar hold, each by itself.
@@ -202,7 +227,8 @@ class CutGraph:
         return self._extreme(-1.0, False, level)
 
     def sparsest_cut(self, *, level: float = 0.95) -> CutEstimate:
-        """The cut with the least weight per pair, w(S, V∖S)/(|S|·|V∖S|), searched and stated as `min_cut`.
+        """The cut with the least weight per pair, w(S, V∖S)/(|S|·|V∖S|), searched and stated as
+        `min_cut`.
 
         Args:
             level: Probability that the interval and the error bar hold, each by itself.
@@ -218,9 +244,10 @@ class CutGraph:
     def _extreme(self, sign: float, sparsity: bool, level: float) -> CutEstimate:
         """The cut with the smallest sign × weight.
 
-        Guarantee. With probability ≥ level the true extreme value lies in [low, high], and with probability ≥ level
-        the true value of the returned cut is within `error` of its released one. Proof: ``cuts.proof.md``, "Extreme
-        cuts". Assumption: as for `bound`. Test: tests/queries/test_queries_cuts.py::test_extreme_cuts_are_covered.
+        Guarantee. With probability ≥ level the true extreme value lies in [low, high], and with
+        probability ≥ level the true value of the returned cut is within `error` of its released
+        one. Proof: ``cuts.proof.md``, "Extreme cuts". Assumption: as for `bound`. Test:
+        tests/queries/test_queries_cuts.py::test_extreme_cuts_are_covered.
         """
         n, beta = self.vertices, 1.0 - check_probability("level", level)
         weights = sign * self.weights
@@ -232,7 +259,11 @@ class CutGraph:
             exact, method = True, "enumeration"
         else:
             exact = sign > 0 and not sparsity and bool((self.edges >= 0).all())
-            method = "Stoer-Wagner" if exact else "Stoer-Wagner, spectral sweeps and local search on the raw weights"
+            method = (
+                "Stoer-Wagner"
+                if exact
+                else "Stoer-Wagner, spectral sweeps and local search on the raw weights"
+            )
             sides = candidate_cuts(weights, sparsity)
         values = objective(weights, sides, sparsity)
         small = np.minimum(sides.sum(axis=1), n - sides.sum(axis=1)).astype(np.int64)
@@ -241,11 +272,13 @@ class CutGraph:
         else:
             least = least_by_size(weights) / (pairs if sparsity else 1)
         scale = 1 / pairs if sparsity else np.ones(len(pairs))
-        # the true extreme cut does not depend on the noise, so one tail is enough; the chosen one does
+        # the true extreme cut does not depend on the noise, so one tail is enough; the chosen one
+        # does
         one = scale * [self._noise.of_one(number, beta) for number in pairs.tolist()]
         low = float((least - one).min())
         margins = scale * [
-            self._noise.of_many(a * (n - a), len(sizes) * _cuts_of_size(n, a, n - a), beta) for a in sizes.tolist()
+            self._noise.of_many(a * (n - a), len(sizes) * _cuts_of_size(n, a, n - a), beta)
+            for a in sizes.tolist()
         ]
         high = float((values + margins[small - 1]).min())
         best = int(values.argmin())
@@ -270,17 +303,23 @@ class CutGraph:
         integers = all(issubclass(type(v), Integral) and type(v) is not bool for v in members)
         side = sorted(map(int, set(members))) if integers else []
         if not side or len(side) != len(members) or not 0 <= side[0] <= side[-1] < self.vertices:
-            raise ParameterError(f"{name} must hold distinct vertices in 0..{self.vertices - 1}, got {vertices!r}")
+            raise ParameterError(
+                f"{name} must hold distinct vertices in 0..{self.vertices - 1}, got {vertices!r}"
+            )
         return side
 
     def _sizes(self, sizes: tuple[int, int]) -> tuple[int, int]:
         try:
             a, b = sizes
         except (TypeError, ValueError):
-            raise ParameterError(f"sizes must be those of the two sides, (|S|, |P|), got {sizes!r}") from None
+            raise ParameterError(
+                f"sizes must be those of the two sides, (|S|, |P|), got {sizes!r}"
+            ) from None
         a, b = check_count("the size of a side", a), check_count("the size of a side", b)
         if a + b > self.vertices:
-            raise ParameterError(f"disjoint sides of {a} and {b} vertices do not fit into {self.vertices}")
+            raise ParameterError(
+                f"disjoint sides of {a} and {b} vertices do not fit into {self.vertices}"
+            )
         return a, b
 
 
@@ -290,30 +329,38 @@ def _cuts_of_size(n: int, a: int, b: int) -> int:
 
 
 EXACT_NUMBERS = 256
-"""Tails of up to this many Laplace numbers are computed; of more, Chernoff's bound is close and much quicker."""
+"""Tails of up to this many Laplace numbers are computed; of more, Chernoff's bound is close and
+much quicker."""
 EXACT_EXPONENT = 600.0  # probabilities below e^−600 are outside of what doubles can sum
 
 
 @dataclass(frozen=True)
 class CutNoise:
-    """The noise of one released weight. Weights have independent noise of the same law; a cut sums `pairs` of them."""
+    """The noise of one released weight. Weights have independent noise of the same law; a cut sums
+    `pairs` of them."""
 
     spread: float  # the std; of discrete noise, that of the continuous noise of the same rate
-    slack: float = 0.0  # what rounding adds to every weight at most, where the spread does not contain it
+    # what rounding adds to every weight at most, where the spread does not contain it
+    slack: float = 0.0
     step: float = 0.0  # what the grid of published numbers adds to a sum, once
     laplace: int | None = None
-    """How many equal Laplace numbers have a sum with tails as heavy (`bounds/tails.py`); None: normal noise."""
+    """How many equal Laplace numbers have a sum with tails as heavy (`bounds/tails.py`); None:
+    normal noise."""
 
     def of_one(self, pairs: int, beta: float) -> float:
-        """Half-width that the noise of one cut, chosen without looking, leaves with probability at most beta."""
+        """Half-width that the noise of one cut, chosen without looking, leaves with probability at
+        most beta."""
         laplace = self.laplace
-        return self._width(interval_quantile(beta) if laplace is None else laplace_factor(beta, laplace * pairs), pairs)
+        return self._width(
+            interval_quantile(beta) if laplace is None else laplace_factor(beta, laplace * pairs),
+            pairs,
+        )
 
     def of_many(self, pairs: int, cuts: int, beta: float) -> float:
         """Half-width that none of this number of cuts leaves, with probability at least 1 − beta.
 
-        **Guarantee.** A union bound over normal tails, Laplace tails, or Chernoff's bound of them. Proof:
-        `cuts.proof.md`, "Laplace noise". Assumption: as for the class. Tests:
+        **Guarantee.** A union bound over normal tails, Laplace tails, or Chernoff's bound of them.
+        Proof: `cuts.proof.md`, "Laplace noise". Assumption: as for the class. Tests:
         tests/queries/test_queries_cuts.py::test_laplace_margins_are_above_the_exact_tails and
         tests/queries/test_queries_cuts.py::test_error_bars_hold_under_laplace_noise.
         """
@@ -330,8 +377,9 @@ class CutNoise:
 
 @lru_cache(maxsize=4096)
 def _chernoff(numbers: int, exponent: float) -> float:
-    """a with P(S > a·std) ≤ exp(−exponent) for a sum S of equal Laplace numbers; rounded up. For scale 1, P(S > y) ≤
-    exp(−u·y)·(1 − u²)^(−numbers), smallest at u = (√(numbers² + y²) − numbers)/y."""
+    """a with P(S > a·std) ≤ exp(−exponent) for a sum S of equal Laplace numbers; rounded up. For
+    scale 1, P(S > y) ≤ exp(−u·y)·(1 − u²)^(−numbers), smallest at u = (√(numbers² + y²) −
+    numbers)/y."""
     low, high = 0.0, exponent + sqrt(2 * numbers * exponent) + 1.0
     while _rate(numbers, high) < exponent:
         high *= 2

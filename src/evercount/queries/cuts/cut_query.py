@@ -1,4 +1,5 @@
-"""A synthetic weighted graph that keeps the weights of all cuts: one running sum for each pair of vertices."""
+"""A synthetic weighted graph that keeps the weights of all cuts: one running sum for each pair of
+vertices."""
 
 from __future__ import annotations
 
@@ -10,7 +11,14 @@ from typing import Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
 
-from evercount._validate import FloatArray, IntArray, check_count, check_name, check_positive, require_fits
+from evercount._validate import (
+    FloatArray,
+    IntArray,
+    check_count,
+    check_name,
+    check_positive,
+    require_fits,
+)
 from evercount.errors import EventRefused, ParameterError, TooLarge
 from evercount.privacy import Adjacency
 from evercount.queries.base import PowerQuery, is_replace, listed_events
@@ -24,15 +32,18 @@ Swap = Literal["any edge", "same edge"]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Cuts(PowerQuery[FloatArray]):
-    """The weights of all edges of a graph on vertices 0..n−1; an update (u, v, w) adds w to the edge between u and v.
+    """The weights of all edges of a graph on vertices 0..n−1; an update (u, v, w) adds w to the
+    edge between u and v.
 
-    ``weights="unit"`` allows w in [0, 1], ``"signed"`` allows [−1, 1]. A weight is rounded to the nearest multiple of
-    the public `grid`, so each update may be off by grid/2. A tick is a sequence of updates, possibly empty.
+    ``weights="unit"`` allows w in [0, 1], ``"signed"`` allows [−1, 1]. A weight is rounded to the
+    nearest multiple of the public `grid`, so each update may be off by grid/2. A tick is a sequence
+    of updates, possibly empty.
 
-        Guarantee. add-remove: S = 1. replace, ``swap="any edge"``: the update becomes any other legal update or
-        none; S = 2 for unit weights, 4 for signed ones. ``swap="same edge"``: only its weight may change; S = 1 and 4.
-        Proof: ``cuts.proof.md``. Assumption: an update is what one person contributes.
-        Test: tests/queries/test_queries_cuts.py::test_sensitivity_is_the_exact_maximum.
+        Guarantee. add-remove: S = 1. replace, ``swap="any edge"``: the update becomes any other
+        legal update or none; S = 2 for unit weights, 4 for signed ones. ``swap="same edge"``: only
+        its weight may change; S = 1 and 4. Proof: ``cuts.proof.md``. Assumption: an update is what
+        one person contributes. Test:
+        tests/queries/test_queries_cuts.py::test_sensitivity_is_the_exact_maximum.
 
     Args:
         vertices: the number of vertices n.
@@ -59,12 +70,17 @@ class Cuts(PowerQuery[FloatArray]):
     def __post_init__(self) -> None:
         object.__setattr__(self, "vertices", check_count("vertices", self.vertices, least=2))
         if self.vertices > MOST_VERTICES:
-            raise TooLarge(f"a graph of that many vertices has too many pairs: use at most {MOST_VERTICES} vertices")
+            raise TooLarge(
+                f"a graph of that many vertices has too many pairs: use at most {MOST_VERTICES} "
+                "vertices"
+            )
         check_name("range of weights", self.weights, get_args(Weights))
         check_name("swap", self.swap, get_args(Swap))
         units = 1 / check_positive("grid", self.grid)
         if units != round(units) or units > 2**20:
-            raise ParameterError(f"grid must be 1/k for a whole number k up to 2**20, got {self.grid!r}")
+            raise ParameterError(
+                f"grid must be 1/k for a whole number k up to 2**20, got {self.grid!r}"
+            )
         require_fits(self.cells, f"a graph on {self.vertices} vertices", "Use fewer vertices.")
 
     @property
@@ -83,7 +99,8 @@ class Cuts(PowerQuery[FloatArray]):
         """
         if not is_replace(adjacency):
             return 1.0
-        elsewhere = self.swap == "any edge" and self.vertices > 2  # whether it may become one of another edge
+        # whether it may become one of another edge
+        elsewhere = self.swap == "any edge" and self.vertices > 2
         return 2.0**power if self.weights == "signed" else 1.0 + elsewhere
 
     def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
@@ -98,7 +115,8 @@ class Cuts(PowerQuery[FloatArray]):
         return self
 
     def graph(self, noisy: FloatArray, std: float, noise: CutNoise | None = None) -> CutGraph:
-        """The released graph of one tick: `noisy` as published, `std` the standard deviation of one edge."""
+        """The released graph of one tick: `noisy` as published, `std` the standard deviation of one
+        edge."""
         return CutGraph(self.vertices, noisy, std, nonnegative=self.weights == "unit", noise=noise)
 
     def _read(self, number: int, update: Any) -> tuple[int, int]:
@@ -108,7 +126,9 @@ class Cuts(PowerQuery[FloatArray]):
             u, v, weight = update
         except (TypeError, ValueError):
             u = v = weight = None
-        if not all(isinstance(part, Real) and not isinstance(part, bool) for part in (u, v, weight)):
+        if not all(
+            isinstance(part, Real) and not isinstance(part, bool) for part in (u, v, weight)
+        ):
             wrong = "not (u, v, weight), three numbers"
         elif not all(0 <= end < n and end == int(end) for end in (u, v)):
             wrong = f"has a vertex outside 0..{n - 1}"

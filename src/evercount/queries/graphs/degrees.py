@@ -1,4 +1,5 @@
-"""Degrees of an edge stream: the number of vertices of at least some degree, and the histogram of degrees."""
+"""Degrees of an edge stream: the number of vertices of at least some degree, and the histogram of
+degrees."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ from evercount.queries.publishing import Publishing
 
 def _falling(values: FloatArray) -> FloatArray:
     """The nearest sequence that falls."""
-    from scipy.optimize import isotonic_regression  # imported here: it takes longer than all the rest of start-up
+    # imported here: it takes longer than all the rest of start-up
+    from scipy.optimize import isotonic_regression
 
     return np.asarray(isotonic_regression(values, increasing=False).x)
 
@@ -51,7 +53,8 @@ class _DegreeTracker(Tracker):
 class HighDegree(GraphQuery[float]):
     """Number of vertices of degree at least `tau`.
 
-    Guarantee: see GraphQuery. The paper's l2-sensitivity of the differences, √6, is too small: S is 8 (add-remove).
+    Guarantee: see GraphQuery. The paper's l2-sensitivity of the differences, √6, is too small: S is
+    8 (add-remove).
 
     Args:
         tau: the least degree that counts.
@@ -86,9 +89,10 @@ class HighDegree(GraphQuery[float]):
 class DegreeHistogram(GraphQuery[FloatArray]):
     """Number of vertices of degree 0, 1, …, D.
 
-    The running sums are the numbers of vertices of degree ≥ 1, …, ≥ D; `decode` takes differences. That costs
-    S = 8D − 4 where counting the degrees themselves would cost 24D − 16. Guarantee: see GraphQuery. In a mixed stream
-    values are bounded whatever the degree: without `max_degree` all degrees up to vertices − 1 are published.
+    The running sums are the numbers of vertices of degree ≥ 1, …, ≥ D; `decode` takes differences.
+    That costs S = 8D − 4 where counting the degrees themselves would cost 24D − 16. Guarantee: see
+    GraphQuery. In a mixed stream values are bounded whatever the degree: without `max_degree` all
+    degrees up to vertices − 1 are published.
 
     >>> DegreeHistogram(100, max_degree=3).labels
     ('degree 0', 'degree 1', 'degree 2', 'degree 3')
@@ -103,7 +107,11 @@ class DegreeHistogram(GraphQuery[FloatArray]):
         return self.stream != "mixed"
 
     def _check(self) -> None:
-        require_fits(self.degree_bound, "this histogram", "Choose a smaller max_degree, with enforce_degree=True.")
+        require_fits(
+            self.degree_bound,
+            "this histogram",
+            "Choose a smaller max_degree, with enforce_degree=True.",
+        )
 
     def _new_tracker(self) -> Tracker:
         return _DegreeTracker(1)
@@ -135,14 +143,16 @@ class DegreeHistogram(GraphQuery[FloatArray]):
         return norms
 
     def _rounding(self) -> FloatArray:
-        """2 for a difference of two sums, each of which may be rounded by half a unit; 1 at both ends."""
+        """2 for a difference of two sums, each of which may be rounded by half a unit; 1 at both
+        ends."""
         return np.asarray(np.round(self._norms() ** 2))
 
     def consistent(self, values: FloatArray) -> FloatArray:
         """Numbers of vertices that are nonnegative and add up to all vertices.
 
-        The numbers of vertices of degree ≥ 1, …, ≥ D have independent noise and truly fall: the nearest falling numbers
-        in [0, n] are their maximum-likelihood estimate, and no further from the truth in ℓ2 and in the largest error.
+        The numbers of vertices of degree ≥ 1, …, ≥ D have independent noise and truly fall: the
+        nearest falling numbers in [0, n] are their maximum-likelihood estimate, and no further from
+        the truth in ℓ2 and in the largest error.
 
         >>> DegreeHistogram(10, max_degree=2).consistent(np.array([7.0, 5.0, -2.0])).tolist()
         [7.0, 3.0, 0.0]
@@ -153,7 +163,8 @@ class DegreeHistogram(GraphQuery[FloatArray]):
 
     @property
     def _taus(self) -> Sequence[tuple[int, int]]:
-        """The degrees that are counted, with the number of cells like each: only the first and the last differ."""
+        """The degrees that are counted, with the number of cells like each: only the first and the
+        last differ."""
         top = self.degree_bound
         return [(1, 1), (2, top - 2), (top, 1)] if top > 1 else [(1, 1)]
 
@@ -166,7 +177,8 @@ class DegreeHistogram(GraphQuery[FloatArray]):
         return _turns(self, self._taus) if adjacency == "replace" else None
 
     def _value_change_bound(self) -> ValueChangeBound:
-        """Each end of an edge moves one cell by 1; in the worst case all ends move the same cell."""
+        """Each end of an edge moves one cell by 1; in the worst case all ends move the same
+        cell."""
         return ValueChangeBound(4, 8, 16)
 
 
@@ -191,7 +203,8 @@ class _SequenceTracker(Tracker):
 class MinDegree(OneStepQuery):
     """The smallest degree of a vertex; 0 as long as some vertex has no edge.
 
-    Guarantee: see GraphQuery. As for `Matching`, the share of one edge is 0 or 1 and may come and go.
+    Guarantee: see GraphQuery. As for `Matching`, the share of one edge is 0 or 1 and may come and
+    go.
 
     >>> MinDegree(3).squared_value_sensitivity("add-remove")
     1.0
@@ -204,7 +217,8 @@ class MinDegree(OneStepQuery):
 
 
 class DegreeSequence(GraphQuery[FloatArray]):
-    """The degrees of all vertices, largest first, without names. It needs the noise of `direct` to be of use.
+    """The degrees of all vertices, largest first, without names. It needs the noise of `direct` to
+    be of use.
 
     Guarantee: see GraphQuery. One edge moves two places of the sequence by one each: v² = 2.
 
@@ -238,7 +252,8 @@ class DegreeSequence(GraphQuery[FloatArray]):
         return np.asarray(np.clip(_falling(values), 0.0, self.degree_bound))
 
     def _value_change_bound(self) -> ValueChangeBound:
-        """Two different places by one each; of two edges in one direction, one place by two and two by one at worst."""
+        """Two different places by one each; of two edges in one direction, one place by two and two
+        by one at worst."""
         return ValueChangeBound(2, 4, 6)
 
     def _largest_value(self) -> int:
@@ -246,11 +261,13 @@ class DegreeSequence(GraphQuery[FloatArray]):
 
 
 def _degree_bound(stream: StreamKind, tau: int, top: int, cells: int = 1) -> ChangeBound:
-    """ChangeBound of the number of vertices of degree ≥ tau when no degree exceeds `top`; proof, section 6. A vertex
-    that loses one edge of the stream is counted differently exactly while its degree is at the edge of tau. It enters
-    that time once and leaves it once; it enters with the changed update itself if tau is the first degree to pass, and
-    never leaves it if tau is the last."""
-    # where the projection runs, two other vertices are counted differently, too: those of the edges that come
+    """ChangeBound of the number of vertices of degree ≥ tau when no degree exceeds `top`; proof,
+    section 6. A vertex that loses one edge of the stream is counted differently exactly while its
+    degree is at the edge of tau. It enters that time once and leaves it once; it enters with the
+    changed update itself if tau is the first degree to pass, and never leaves it if tau is the
+    last."""
+    # where the projection runs, two other vertices are counted differently, too: those of the edges
+    # that come
     others = 2 if tau == top else 4
     kept = ProjectedChange(others, 4, others + (2 if tau == 1 else 4))
     if stream in ("ignore-duplicates", "ignore-absent"):  # a later copy always ends it
@@ -263,9 +280,10 @@ def _degree_bound(stream: StreamKind, tau: int, top: int, cells: int = 1) -> Cha
 
 
 def _turns(query: GraphQuery[V_co], taus: Sequence[tuple[int, int]]) -> float | None:
-    """S for replace where the Gram matrix falls, of (tau, number of cells that are alike); proof, section 6. The ends
-    of the old and of the new edge are taken in pairs, one of each. A pair changes a cell by −1, 0 or 1 at any time. Its
-    rises and its falls sum to 2 at most, or to 1 where tau is the first or the last degree."""
+    """S for replace where the Gram matrix falls, of (tau, number of cells that are alike); proof,
+    section 6. The ends of the old and of the new edge are taken in pairs, one of each. A pair
+    changes a cell by −1, 0 or 1 at any time. Its rises and its falls sum to 2 at most, or to 1
+    where tau is the first or the last degree."""
     if query.stream == "mixed":
         return None
     total, top = 0, query.degree_bound

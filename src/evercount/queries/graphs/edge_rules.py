@@ -1,19 +1,23 @@
-"""Edge streams: which updates are legal, which edges count, what is kept of them, and how much one update changes.
+"""Edge streams: which updates are legal, which edges count, what is kept of them, and how much one
+update changes.
 
 Five kinds of stream over a public vertex set 0..n-1:
 
 - ``insert``: the graph starts empty, every update inserts a new edge;
-- ``delete``: the graph starts as the public `initial_edges`, every update deletes an edge that is there;
-- ``ignore-duplicates``: as ``insert``, but an edge may come again and then changes nothing (with weights: the
-  lighter of parallel edges counts);
-- ``ignore-absent``: as ``delete``, but an update may name an edge that is not there and then changes nothing.
-- ``mixed``: every update (u, v, 1) inserts an edge and (u, v, -1) deletes it, in any order; an update that changes
-  nothing is legal. Only the noise of `direct` fits it, which needs a horizon.
+- ``delete``: the graph starts as the public `initial_edges`, every update deletes an edge that is
+  there;
+- ``ignore-duplicates``: as ``insert``, but an edge may come again and then changes nothing (with
+  weights: the lighter of parallel edges counts);
+- ``ignore-absent``: as ``delete``, but an update may name an edge that is not there and then
+  changes nothing.
+- ``mixed``: every update (u, v, 1) inserts an edge and (u, v, -1) deletes it, in any order; an
+  update that changes nothing is legal. Only the noise of `direct` fits it, which needs a horizon.
 
-The first two refuse an update that does not fit the edges before it, which tells its sender about those. The others
-never do; the service takes them unless a declaration asks for refusals.
+The first two refuse an update that does not fit the edges before it, which tells its sender about
+those. The others never do; the service takes them unless a declaration asks for refusals.
 
-`ChangeBound` says how much one update changes the increments over all ticks, `ValueChangeBound` the values of one tick.
+`ChangeBound` says how much one update changes the increments over all ticks, `ValueChangeBound` the
+values of one tick.
 """
 
 from __future__ import annotations
@@ -33,8 +37,8 @@ from evercount.queries.base import listed_events
 
 @dataclass(frozen=True)
 class ProjectedChange:
-    """What one update changes in a cell where the stable projection runs: rises and falls for add-remove. For replace
-    both sums are at most `either`."""
+    """What one update changes in a cell where the stable projection runs: rises and falls for
+    add-remove. For replace both sums are at most `either`."""
 
     rises: int
     falls: int
@@ -43,10 +47,11 @@ class ProjectedChange:
 
 @dataclass(frozen=True)
 class ChangeBound:
-    """What one update changes in each of `cells` cells: rises sum to ≤ up, falls to ≤ down (or vice versa). `swap`
-    bounds P² + N² when one update is replaced by another or by none; None stands for the general 2(up + down)².
-    `ceiling` is the range of a function that only rises or only falls: then P, N ≤ ceiling. `kept` holds where the
-    stable projection runs; None stands for its general rule, which reads a `swap` of 2M² as P, N ≤ M."""
+    """What one update changes in each of `cells` cells: rises sum to ≤ up, falls to ≤ down (or vice
+    versa). `swap` bounds P² + N² when one update is replaced by another or by none; None stands for
+    the general 2(up + down)². `ceiling` is the range of a function that only rises or only falls:
+    then P, N ≤ ceiling. `kept` holds where the stable projection runs; None stands for its general
+    rule, which reads a `swap` of 2M² as P, N ≤ M."""
 
     up: int
     down: int
@@ -56,8 +61,9 @@ class ChangeBound:
     kept: ProjectedChange | None = None
 
     def bound(self, power: int, replaced: bool, projected: ChangeBound | None = None) -> int:
-        """Bound on Σ (P² + N²) over these cells, or for the power 1 on Σ (P + N); see ``graphs.proof.md``, sections 2
-        to 4, and 13. `projected` is the bound of an inserted edge where the stable projection runs."""
+        """Bound on Σ (P² + N²) over these cells, or for the power 1 on Σ (P + N); see
+        ``graphs.proof.md``, sections 2 to 4, and 13. `projected` is the bound of an inserted edge
+        where the stable projection runs."""
         if projected is not None:
             bound: int = sum(part**power for part in self._project(replaced, projected))
         elif not replaced:
@@ -71,7 +77,8 @@ class ChangeBound:
         return self.cells * bound
 
     def _project(self, replaced: bool, edge: ChangeBound) -> tuple[int, int]:
-        """Bounds of rises and falls under projection: of one arrival less, one kept edge goes and two may come."""
+        """Bounds of rises and falls under projection: of one arrival less, one kept edge goes and
+        two may come."""
         if self.kept is not None:
             return (self.kept.either,) * 2 if replaced else (self.kept.rises, self.kept.falls)
         if not replaced:
@@ -82,8 +89,9 @@ class ChangeBound:
 
 @dataclass(frozen=True)
 class ValueChangeBound:
-    """How far values of graphs that differ in one or two edges are apart: squared, summed over cells. `one`: Y and Y +
-    e. `exchanged`: Y + e and Y + f. `both`: Y − f and Y + e, with e and f different edges."""
+    """How far values of graphs that differ in one or two edges are apart: squared, summed over
+    cells. `one`: Y and Y + e. `exchanged`: Y + e and Y + f. `both`: Y − f and Y + e, with e and f
+    different edges."""
 
     one: int
     exchanged: int
@@ -96,18 +104,21 @@ class ValueChangeBound:
 
 
 def alternating_bound(most: int, cells: int = 1) -> ChangeBound:
-    """Of numbers that only rise, or only fall, between 0 and `most`, and that one edge may change at any time."""
+    """Of numbers that only rise, or only fall, between 0 and `most`, and that one edge may change
+    at any time."""
     return ChangeBound(most, most, cells, swap=2 * most**2, ceiling=most)
 
 
 StreamKind = Literal["insert", "delete", "ignore-duplicates", "ignore-absent", "mixed"]
-Update = tuple[int, int, int]  # smaller vertex, larger vertex, weight: 1 where edges have none, -1 where the edge goes
+# smaller vertex, larger vertex, weight: 1 where edges have none, -1 where the edge goes
+Update = tuple[int, int, int]
 
 
 class TickUpdates(NamedTuple):
     """What the updates of one tick change."""
 
-    updates: list[Update]  # the updates that count; of weight 0 where an enforced degree drops the edge
+    # the updates that count; of weight 0 where an enforced degree drops the edge
+    updates: list[Update]
     load: dict[int, int]  # the new loads of vertices (`GraphState.load`)
 
 
@@ -142,20 +153,24 @@ class EdgeRules:
             except InputError as error:
                 raise ParameterError(f"initial_edges: {error}") from error
             if (u, v) in edges:
-                raise ParameterError(f"initial_edges: edge {number}, {tuple(event)!r}, occurs twice")
+                raise ParameterError(
+                    f"initial_edges: edge {number}, {tuple(event)!r}, occurs twice"
+                )
             edges[u, v] = weight
             degree.update((u, v))
             if self.max_degree is not None and max(degree[u], degree[v]) > self.max_degree:
                 raise ParameterError(
-                    f"initial_edges: edge {number}, {tuple(event)!r}, exceeds max_degree={self.max_degree}; promise "
-                    "more, or omit max_degree where edges only go (the start is public)"
+                    f"initial_edges: edge {number}, {tuple(event)!r}, exceeds "
+                    f"max_degree={self.max_degree}; promise more, or omit max_degree where edges "
+                    "only go (the start is public)"
                 )
         return edges
 
     def read_tick(self, state: GraphState, events: Any) -> TickUpdates:
         """Validate the updates of a tick. Changes nothing."""
         updates: list[Update] = []
-        now: dict[Edge, int | None] = {}  # edges that this tick has changed: as in `GraphState.edges`, None if gone
+        # edges that this tick has changed: as in `GraphState.edges`, None if gone
+        now: dict[Edge, int | None] = {}
         load: dict[int, int] = {}
         limit = None if self.deletes else self.max_degree
         for number, event in enumerate(listed_events(events)):
@@ -176,7 +191,8 @@ class EdgeRules:
             if full and not self.enforce_degree:
                 enforce = "" if self.stream == "mixed" else " or use enforce_degree=True"
                 raise _refusal(number, event, f"exceeds max_degree={limit}; promise more{enforce}")
-            if full and self.stream != "insert":  # only there it matters whether the edge comes again
+            # only there it matters whether the edge comes again
+            if full and self.stream != "insert":
                 continue
             if comes or goes or (old is not None and 0 < weight < old):
                 updates.append((u, v, 0 if full else weight))
@@ -184,32 +200,48 @@ class EdgeRules:
         return TickUpdates(updates, load)
 
     def parse(self, number: int, event: Any, start: bool = False) -> Update:
-        """One update as (smaller vertex, larger vertex, weight), or one edge of the public start."""
+        """One update as (smaller vertex, larger vertex, weight), or one edge of the public
+        start."""
         signed = self.stream == "mixed" and not start
         goes = self.deletes and not start
         largest = None if goes else self.weight_limit
         try:
             u, v, *rest = event
-            if isinstance(u, bool) or isinstance(v, bool) or (rest and isinstance(rest[0], bool)):  # not 1 and 0
+            # not 1 and 0
+            if isinstance(u, bool) or isinstance(v, bool) or (rest and isinstance(rest[0], bool)):
                 raise TypeError
             u, v = index(u), index(v)
             weight = index(rest[0]) if rest else 1
         except (TypeError, ValueError) as error:
-            form = "(u, v, 1) or (u, v, -1)" if signed else "(u, v)" if largest is None else "(u, v, weight)"
-            raise _refusal(number, event, f"is not an update; give {form}, whole numbers") from error
+            form = (
+                "(u, v, 1) or (u, v, -1)"
+                if signed
+                else "(u, v)"
+                if largest is None
+                else "(u, v, weight)"
+            )
+            raise _refusal(
+                number, event, f"is not an update; give {form}, whole numbers"
+            ) from error
         if not (0 <= u < self.vertices and 0 <= v < self.vertices):
             raise _refusal(number, event, f"has a vertex outside 0..{self.vertices - 1}")
         if u == v:
-            raise _refusal(number, event, "is a self-loop; only edges between two vertices are legal")
+            raise _refusal(
+                number, event, "is a self-loop; only edges between two vertices are legal"
+            )
         if signed:
             if len(rest) != 1 or weight not in (-1, 1):
-                raise _refusal(number, event, "needs (u, v, 1) for an insertion or (u, v, -1) for a deletion")
+                raise _refusal(
+                    number, event, "needs (u, v, 1) for an insertion or (u, v, -1) for a deletion"
+                )
         elif largest is not None:
             if len(rest) > 1 or (not rest and largest > 1) or not 1 <= weight <= largest:
                 raise _refusal(number, event, f"needs (u, v, weight) with a weight in 1..{largest}")
         elif rest:
             signs = "; where edges come and go, use stream='mixed'" if weight in (-1, 1) else ""
-            raise _refusal(number, event, f"carries a weight where none belongs; give (u, v){signs}")
+            raise _refusal(
+                number, event, f"carries a weight where none belongs; give (u, v){signs}"
+            )
         return (min(u, v), max(u, v), -1 if goes else weight)
 
 
@@ -221,14 +253,16 @@ Edge = tuple[int, int]  # smaller vertex, larger vertex
 
 
 class Tracker(ABC):
-    """One function of a graph, kept up to date edge by edge; changes are added to `row`, one entry per cell."""
+    """One function of a graph, kept up to date edge by edge; changes are added to `row`, one entry
+    per cell."""
 
     @abstractmethod
     def change(self, u: int, v: int, by: int, row: list[int]) -> None:
         """Add the edge with the weight `by`, or take it away (-1), with the effect of that."""
 
     def most_near(self, u: int, v: int) -> int:
-        """Of a count of subgraphs: the most that u-v, or an edge whose number u-v can have raised, lies in."""
+        """Of a count of subgraphs: the most that u-v, or an edge whose number u-v can have raised,
+        lies in."""
         raise NotImplementedError
 
     def close_tick(self, row: list[int]) -> None:  # noqa: B027 - doing nothing is right for most
@@ -242,7 +276,8 @@ class GraphState:
     tracker: Tracker
     edges: dict[Edge, int]  # with their weights; 0 where an enforced degree drops the edge
     load: dict[int, int]
-    """Arrivals at a vertex when the degree is enforced, else its degree; only kept if there is a maximum."""
+    """Arrivals at a vertex when the degree is enforced, else its degree; only kept if there is a
+    maximum."""
 
 
 class UnionFind:

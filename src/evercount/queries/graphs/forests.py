@@ -1,11 +1,13 @@
-"""Spanning forests, connected components, matchings and smallest cuts of an edge stream, each kept up to date.
+"""Spanning forests, connected components, matchings and smallest cuts of an edge stream, each kept
+up to date.
 
-What one update costs (n vertices, m edges): components, insertions: almost constant (union-find). Spanning forest,
-insertions: O(n), a search of the tree path between the ends. Deletions of both: nothing for an edge outside the
-forest, else O(n + m), a search of the cheapest edge that joins the two halves again. Smallest cut: searched once per
-tick. Matching (Edmonds' blossom algorithm): at worst one search of the graph per update. Its search forest is kept, so
-most insertions cost a look at two labels; it is searched on only while two vertices are free, and only until the
-matching has grown. Why that is enough: ``graphs.proof.md``, section 8.
+What one update costs (n vertices, m edges): components, insertions: almost constant (union-find).
+Spanning forest, insertions: O(n), a search of the tree path between the ends. Deletions of both:
+nothing for an edge outside the forest, else O(n + m), a search of the cheapest edge that joins the
+two halves again. Smallest cut: searched once per tick. Matching (Edmonds' blossom algorithm): at
+worst one search of the graph per update. Its search forest is kept, so most insertions cost a look
+at two labels; it is searched on only while two vertices are free, and only until the matching has
+grown. Why that is enough: ``graphs.proof.md``, section 8.
 """
 
 from __future__ import annotations
@@ -19,14 +21,20 @@ import numpy as np
 
 from evercount._validate import check_whole, require_fits
 from evercount.queries.cuts.extreme_cuts import objective, stoer_wagner_cuts
-from evercount.queries.graphs.edge_rules import ChangeBound, StreamKind, Tracker, UnionFind, ValueChangeBound
+from evercount.queries.graphs.edge_rules import (
+    ChangeBound,
+    StreamKind,
+    Tracker,
+    UnionFind,
+    ValueChangeBound,
+)
 from evercount.queries.graphs.graph_query import GraphQuery, OneStepQuery
 
 
 class MatchingTracker(Tracker):
-    """The graph, a maximum matching of it (`mate`), and the alternating forest that shows that it is maximum. Every
-    free vertex is the root of a tree. Outer vertices are those that an alternating path of even length joins to their
-    root; only their edges are searched."""
+    """The graph, a maximum matching of it (`mate`), and the alternating forest that shows that it
+    is maximum. Every free vertex is the root of a tree. Outer vertices are those that an
+    alternating path of even length joins to their root; only their edges are searched."""
 
     def __init__(self) -> None:
         self.neighbours: defaultdict[int, set[int]] = defaultdict(set)
@@ -35,13 +43,16 @@ class MatchingTracker(Tracker):
         self.members: dict[int, list[int]] = {}  # of a root: the vertices of its tree
         self.outer: set[int] = set()
         self.parent: dict[int, int] = {}
-        """Of an inner vertex: the outer vertex that reached it; inside a blossom, the next vertex around it."""
-        self.base: dict[int, int] = {}  # of an outer vertex in a shrunken blossom: the blossom's base
+        """Of an inner vertex: the outer vertex that reached it; inside a blossom, the next vertex
+        around it."""
+        # of an outer vertex in a shrunken blossom: the blossom's base
+        self.base: dict[int, int] = {}
         self.blossom: dict[int, list[int]] = {}  # of a base: the other vertices of its blossom
         self.waiting: deque[tuple[int, Collection[int]]] = deque()
         """Outer vertices, each with those of its neighbours that are still to be looked at.
 
-        Vertices of felled trees wait here, too, with no neighbours: an outer vertex next to them may take them.
+        Vertices of felled trees wait here, too, with no neighbours: an outer vertex next to them
+        may take them.
         """
 
     def change(self, u: int, v: int, by: int, row: list[int]) -> None:
@@ -72,7 +83,8 @@ class MatchingTracker(Tracker):
         if u in self.root and self.root[u] == self.root.get(v):  # the tree may rest on the edge
             self._fell(self.root[u])
         for vertex in (u, v):
-            if vertex in self.members and not self.neighbours[vertex]:  # it was free, and is alone in its tree
+            # it was free, and is alone in its tree
+            if vertex in self.members and not self.neighbours[vertex]:
                 self._fell(vertex)
         return 0
 
@@ -92,8 +104,8 @@ class MatchingTracker(Tracker):
         self.waiting.append((vertex, self.neighbours[vertex]))
 
     def _fell(self, *roots: int) -> None:
-        """Forget these trees; what is left of the forest may grow into them, and a free root with neighbours starts
-        again."""
+        """Forget these trees; what is left of the forest may grow into them, and a free root with
+        neighbours starts again."""
         felled = [vertex for root in roots for vertex in self.members.pop(root)]
         for vertex in felled:
             del self.root[vertex]
@@ -135,7 +147,8 @@ class MatchingTracker(Tracker):
         return False
 
     def _augment(self, x: int, y: int) -> None:
-        """Match x and y, outer vertices of two trees, and turn the matching over on the ways to their roots."""
+        """Match x and y, outer vertices of two trees, and turn the matching over on the ways to
+        their roots."""
         roots = self.root[x], self.root[y]
         for vertex in (x, y):
             inner = self.mate.get(vertex)
@@ -148,7 +161,8 @@ class MatchingTracker(Tracker):
         self._fell(*roots)
 
     def _shrink(self, x: int, y: int) -> None:
-        """Shrink the odd cycle that the edge between the outer vertices x and y of one tree closes."""
+        """Shrink the odd cycle that the edge between the outer vertices x and y of one tree
+        closes."""
         on_way = set(self._bases_upwards(x))
         top = next(base for base in self._bases_upwards(y) if base in on_way)
         absorbed: dict[int, None] = {}  # bases, in the order of the walk
@@ -178,13 +192,15 @@ class MatchingTracker(Tracker):
 
 
 class _ForestTracker(Tracker):
-    """Cost of a minimum spanning forest; with `components`, whose edges all weigh 1, the number of components instead.
-    The whole graph is kept only if edges are to be removed."""
+    """Cost of a minimum spanning forest; with `components`, whose edges all weigh 1, the number of
+    components instead. The whole graph is kept only if edges are to be removed."""
 
     def __init__(self, removals: bool, components: bool = False) -> None:
         self.components, self.sign = components, -1 if components else 1
         self.tree: defaultdict[int, dict[int, int]] = defaultdict(dict)
-        self.graph: defaultdict[int, dict[int, int]] | None = defaultdict(dict) if removals else None
+        self.graph: defaultdict[int, dict[int, int]] | None = (
+            defaultdict(dict) if removals else None
+        )
         self.sets = UnionFind()
         self.shrunk = False  # an edge has gone, so `sets` may be wrong
 
@@ -245,7 +261,8 @@ class _ForestTracker(Tracker):
         return best[v]
 
     def _smaller_half(self, u: int, v: int) -> set[int]:
-        """The smaller of the trees of u and v; both are searched in step, so the larger is not walked through."""
+        """The smaller of the trees of u and v; both are searched in step, so the larger is not
+        walked through."""
         seen: list[set[int]] = [{u}, {v}]
         stacks = [[u], [v]]
         while True:
@@ -263,9 +280,9 @@ class _ForestTracker(Tracker):
 class SpanningForest(GraphQuery[float]):
     """Cost of a minimum spanning forest; weights are whole numbers 1..max_weight.
 
-    Where duplicates are ignored, the lighter of two copies of an edge counts: that is what a spanning forest of
-    parallel edges does, and letting the first copy win would cost S = 2(2W−1)² instead of 2W².
-    Guarantee: see GraphQuery.
+    Where duplicates are ignored, the lighter of two copies of an edge counts: that is what a
+    spanning forest of parallel edges does, and letting the first copy win would cost S = 2(2W−1)²
+    instead of 2W². Guarantee: see GraphQuery.
 
     Args:
         max_weight: the largest weight W of an edge.
@@ -293,7 +310,8 @@ class SpanningForest(GraphQuery[float]):
         return [_forest_bound(stream, self.max_weight)]
 
     def _value_change_bound(self) -> ValueChangeBound:
-        """The share of one edge lies in −(W − 1)..W; that of two edges is a difference of two such shares."""
+        """The share of one edge lies in −(W − 1)..W; that of two edges is a difference of two such
+        shares."""
         W = self.max_weight
         return ValueChangeBound(W**2, (2 * W - 1) ** 2, (2 * W) ** 2)
 
@@ -335,9 +353,10 @@ def _forest_bound(stream: StreamKind, heaviest: int) -> ChangeBound:
 class Matching(OneStepQuery):
     """Size of a maximum matching.
 
-    Guarantee: see GraphQuery. The effect of one edge can go and come back with every new pair, so S grows with
-    the square of the largest matching m: 2m², or m² + (m−1)² for ``delete`` (m is public there). Coming and going take
-    turns, so where the Gram matrix falls (all factorizations here) 2m is enough, or 4m − 6 for replace (m ≥ 3).
+    Guarantee: see GraphQuery. The effect of one edge can go and come back with every new pair, so S
+    grows with the square of the largest matching m: 2m², or m² + (m−1)² for ``delete`` (m is public
+    there). Coming and going take turns, so where the Gram matrix falls (all factorizations here) 2m
+    is enough, or 4m − 6 for replace (m ≥ 3).
 
     >>> Matching(4).encode(Matching(4).initial_state(), [(0, 1), (2, 3)])[0].tolist()
     [2]
@@ -356,7 +375,8 @@ class Matching(OneStepQuery):
 
 
 class _MinCutTracker(Tracker):
-    """The matrix of edges; the cut is searched once per tick, and not while some vertex has no edge."""
+    """The matrix of edges; the cut is searched once per tick, and not while some vertex has no
+    edge."""
 
     def __init__(self, vertices: int) -> None:
         self.matrix = np.zeros((vertices, vertices))
@@ -368,16 +388,20 @@ class _MinCutTracker(Tracker):
     def close_tick(self, row: list[int]) -> None:
         value = 0
         if self.matrix.any(axis=1).all():
-            value = round(float(objective(self.matrix, stoer_wagner_cuts(self.matrix), False).min()))
+            value = round(
+                float(objective(self.matrix, stoer_wagner_cuts(self.matrix), False).min())
+            )
         row[0] += value - self.value
         self.value = value
 
 
 class MinCut(OneStepQuery):
-    """The smallest number of edges whose removal disconnects the graph; 0 while it is not connected.
+    """The smallest number of edges whose removal disconnects the graph; 0 while it is not
+    connected.
 
-    A tick costs O(n³) operations on arrays (n = 100: tens of milliseconds), however many updates it holds.
-    Guarantee: see GraphQuery. As for `Matching`, the share of one edge is 0 or 1 and may come and go.
+    A tick costs O(n³) operations on arrays (n = 100: tens of milliseconds), however many updates it
+    holds. Guarantee: see GraphQuery. As for `Matching`, the share of one edge is 0 or 1 and may
+    come and go.
 
     >>> MinCut(3).encode(MinCut(3).initial_state(), [(0, 1), (1, 2), (0, 2)])[0].tolist()
     [2]

@@ -1,7 +1,9 @@
-"""The base of all graph queries: increments of a function of a growing graph, and how much one update changes them.
+"""The base of all graph queries: increments of a function of a growing graph, and how much one
+update changes them.
 
-The kinds of edge streams are described in `edge_rules.py`. A tick holds any number of updates, also none. Its increment
-is f(graph after) − f(graph before); what is published adds f(start), which is public.
+The kinds of edge streams are described in `edge_rules.py`. A tick holds any number of updates, also
+none. Its increment is f(graph after) − f(graph before); what is published adds f(start), which is
+public.
 """
 
 from __future__ import annotations
@@ -33,30 +35,38 @@ from evercount.queries.graphs.edge_rules import (
 )
 from evercount.queries.publishing import Publishing
 
-NO_VIEWS = "a statistic of a graph is not a sum over ticks; in Python, Releases.between has its change with its error"
+NO_VIEWS = (
+    "a statistic of a graph is not a sum over ticks; in Python, Releases.between has its change "
+    "with its error"
+)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class GraphQuery(EdgeRules, PowerQuery[V_co]):
     """Base of the graph queries: validation, projection, increments, the public start and S.
 
-    `max_degree` promises that no vertex ever has more edges; an update that breaks the promise is refused. With
-    `enforce_degree` no degree needs to be promised: an edge counts only if both its ends have had fewer than
-    `max_degree` arrivals before, whether those counted or not. What the stream kind promises is still promised: new
-    edges for ``insert``, edges that are there for ``delete``. With ``ignore-duplicates`` and `enforce_degree`, or with
-    ``ignore-absent``, nothing is promised at all: whether an update is refused depends on that update alone
-    (tests/queries/test_queries_graphs.py::test_nothing_needs_to_be_promised). A deletion-only stream starts from
-    public edges, so its maximum degree is known. A mixed stream may start from public edges, too.
+    `max_degree` promises that no vertex ever has more edges; an update that breaks the promise is
+    refused. With `enforce_degree` no degree needs to be promised: an edge counts only if both its
+    ends have had fewer than `max_degree` arrivals before, whether those counted or not. What the
+    stream kind promises is still promised: new edges for ``insert``, edges that are there for
+    ``delete``. With ``ignore-duplicates`` and `enforce_degree`, or with ``ignore-absent``, nothing
+    is promised at all: whether an update is refused depends on that update alone
+    (tests/queries/test_queries_graphs.py::test_nothing_needs_to_be_promised). A deletion-only
+    stream starts from public edges, so its maximum degree is known. A mixed stream may start from
+    public edges, too.
 
-    Anyone who sends an update to an ``insert`` or ``delete`` stream and sees it refused learns of another one. Test:
+    Anyone who sends an update to an ``insert`` or ``delete`` stream and sees it refused learns of
+    another one. Test:
     tests/queries/test_queries_graphs.py::test_which_streams_never_refuse_an_update_because_of_others.
 
-        Guarantee. Σ_cells (P² + N²) ≤ squared_sensitivity(adjacency) for streams that differ in one update.
-        add-remove: the update is absent in one of them. replace: it is another legal update there, or absent. The
-        values of a tick differ by at most squared_value_sensitivity(adjacency), also in mixed streams.
-        Proof: ``graphs.proof.md``. Assumption: the stream kind and, without `enforce_degree`, the degree promise
-        hold in both streams. Tests: ``test_no_neighbours_beat_the_claim`` and ``test_claims_are_reached``
-        in tests/queries/test_queries_graphs_sensitivity.py; for values tests/queries/test_queries_values.py.
+        Guarantee. Σ_cells (P² + N²) ≤ squared_sensitivity(adjacency) for streams that differ in one
+        update. add-remove: the update is absent in one of them. replace: it is another legal update
+        there, or absent. The values of a tick differ by at most
+        squared_value_sensitivity(adjacency), also in mixed streams. Proof: ``graphs.proof.md``.
+        Assumption: the stream kind and, without `enforce_degree`, the degree promise hold in both
+        streams. Tests: ``test_no_neighbours_beat_the_claim`` and ``test_claims_are_reached`` in
+        tests/queries/test_queries_graphs_sensitivity.py; for values
+        tests/queries/test_queries_values.py.
 
     Args:
         vertices: the number of vertices; they are 0..vertices−1.
@@ -85,34 +95,43 @@ class GraphQuery(EdgeRules, PowerQuery[V_co]):
         mixed = self.stream == "mixed"
         if self.enforce_degree and (mixed or self.deletes):
             raise ParameterError(
-                "a degree is enforced where edges only come: omit enforce_degree, and promise max_degree where edges "
-                "come and go (where they only go, the start is public)"
+                "a degree is enforced where edges only come: omit enforce_degree, and promise "
+                "max_degree where edges come and go (where they only go, the start is public)"
             )
         if mixed and self.weight_limit is not None:
             raise ParameterError(
-                f"{type(self).__name__} has weights, and the third number of a mixed stream is 1 or -1: use "
-                "stream='insert' or stream='ignore-duplicates'"
+                f"{type(self).__name__} has weights, and the third number of a mixed stream is 1 "
+                "or -1: use stream='insert' or stream='ignore-duplicates'"
             )
         if self.needs_degree and self.max_degree is None and not self.deletes:
             raise ParameterError(
-                f"{type(self).__name__} needs max_degree: one edge changes it by an amount that grows with the degree. "
-                f"Promise a maximum{'' if mixed else ', or add enforce_degree=True to have it enforced'}."
+                f"{type(self).__name__} needs max_degree: one edge changes it by an amount that "
+                "grows with the degree. Promise a "
+                f"maximum{'' if mixed else ', or add enforce_degree=True to have it enforced'}."
             )
         try:
-            object.__setattr__(self, "initial_edges", tuple(tuple(edge) for edge in self.initial_edges))
+            object.__setattr__(
+                self, "initial_edges", tuple(tuple(edge) for edge in self.initial_edges)
+            )
         except TypeError:
-            raise ParameterError(f"initial_edges must be a sequence of edges, got {self.initial_edges!r}") from None
+            raise ParameterError(
+                f"initial_edges must be a sequence of edges, got {self.initial_edges!r}"
+            ) from None
         if self.stream != "mixed" and self.deletes != bool(self.initial_edges):
             raise ParameterError(
-                "initial_edges is the public start of a deletion-only stream: give it there and only there "
-                f"(stream={self.stream!r}, {'some' if len(self.initial_edges) else 'no'} initial edges)"
+                "initial_edges is the public start of a deletion-only stream: give it there and "
+                f"only there (stream={self.stream!r}, "
+                f"{'some' if len(self.initial_edges) else 'no'} initial edges)"
             )
         self._check()
         _ = self.start_edges  # refuses initial edges that are not legal
         if self._largest_value() > LARGEST_TOTAL:
-            raise TooLarge(f"{self!r} can reach {self._largest_value():.3g}, beyond the largest exact sum 2**53")
+            raise TooLarge(
+                f"{self!r} can reach {self._largest_value():.3g}, beyond the largest exact sum "
+                "2**53"
+            )
 
-    # -- what a subclass says ----------------------------------------------------------------------------------
+    # -- what a subclass says ----------------------------------------------------------------------
 
     @abstractmethod
     def _new_tracker(self) -> Tracker:
@@ -137,7 +156,7 @@ class GraphQuery(EdgeRules, PowerQuery[V_co]):
         """The function of the graph without edges."""
         return 0
 
-    # -- the contract ------------------------------------------------------------------------------------------
+    # -- the contract ------------------------------------------------------------------------------
 
     @property
     def cells(self) -> int:
@@ -145,10 +164,16 @@ class GraphQuery(EdgeRules, PowerQuery[V_co]):
 
     @classmethod
     def quiet_parameters(cls, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """Duplicates and absent edges are ignored and a degree is enforced, unless said otherwise."""
+        """Duplicates and absent edges are ignored and a degree is enforced, unless said
+        otherwise."""
         quiet = dict(parameters)
-        quiet.setdefault("stream", "ignore-absent" if quiet.get("initial_edges") else "ignore-duplicates")
-        if quiet.get("max_degree") is not None and quiet["stream"] in ("insert", "ignore-duplicates"):
+        quiet.setdefault(
+            "stream", "ignore-absent" if quiet.get("initial_edges") else "ignore-duplicates"
+        )
+        if quiet.get("max_degree") is not None and quiet["stream"] in (
+            "insert",
+            "ignore-duplicates",
+        ):
             quiet.setdefault("enforce_degree", True)
         return quiet
 
@@ -157,13 +182,13 @@ class GraphQuery(EdgeRules, PowerQuery[V_co]):
         promised = self.stream != "mixed" or self.max_degree is not None
         if promised and budget.unit == "user" and budget.adjacency == "replace":
             raise ParameterError(
-                "graph streams protect users under adjacency='add-remove' only; under 'replace' use stream='mixed' "
-                "without max_degree, which promises nothing"
+                "graph streams protect users under adjacency='add-remove' only; under 'replace' "
+                "use stream='mixed' without max_degree, which promises nothing"
             )
 
     def _sensitivity(self, adjacency: Adjacency, power: int) -> float:
-        """**Guarantee.** Σ_cells (P² + N²), or Σ_cells (P + N), is at most this for the neighbours of the class. Proof:
-        ``graphs.proof.md``, for the power 1 section 13. Test:
+        """**Guarantee.** Σ_cells (P² + N²), or Σ_cells (P + N), is at most this for the neighbours
+        of the class. Proof: ``graphs.proof.md``, for the power 1 section 13. Test:
         tests/queries/test_queries_graphs_sensitivity.py::test_no_neighbours_beat_the_claim.
 
         Raises:
@@ -174,12 +199,18 @@ class GraphQuery(EdgeRules, PowerQuery[V_co]):
             if power == 2:
                 return inf
             raise ParameterError(
-                "in a mixed stream one event can change the increments again and again, so it has no l1 sensitivity, "
-                "which pure privacy (delta=0) needs; choose a small positive delta and a horizon"
+                "in a mixed stream one event can change the increments again and again, so it has "
+                "no l1 sensitivity, which pure privacy (delta=0) needs; choose a small positive "
+                "delta and a horizon"
             )
         parts = self._change_bounds(self.stream)
         inserted = self._change_bounds("insert") if self.enforce_degree else [None] * len(parts)
-        return float(sum(part.bound(power, replaced, edge) for part, edge in zip(parts, inserted, strict=True)))
+        return float(
+            sum(
+                part.bound(power, replaced, edge)
+                for part, edge in zip(parts, inserted, strict=True)
+            )
+        )
 
     def squared_value_sensitivity(self, adjacency: Adjacency) -> float | None:
         """Proof: ``graphs.proof.md``, section 10. Not offered where the projection runs."""
@@ -264,8 +295,8 @@ class GraphQuery(EdgeRules, PowerQuery[V_co]):
 
 
 class OneStepQuery(GraphQuery[float]):
-    """A number that only rises, or only falls, and that one edge changes by one at most. The share of one edge is 0 or
-    1 and may come and go with later edges.
+    """A number that only rises, or only falls, and that one edge changes by one at most. The share
+    of one edge is 0 or 1 and may come and go with later edges.
 
     **Guarantee.** Proof: ``graphs.proof.md``, sections 8 and 11. Tests:
     tests/queries/test_queries_values.py::test_new_queries_keep_their_claims_for_increments and
@@ -273,9 +304,11 @@ class OneStepQuery(GraphQuery[float]):
     """
 
     short: ClassVar[StreamKind] = "insert"
-    """The kind of stream in which a stream without one of its edges stays below the largest value."""
+    """The kind of stream in which a stream without one of its edges stays below the largest
+    value."""
     joined: ClassVar[tuple[StreamKind, ...]] = ("insert",)
-    """In which under replace the shares of both edges are never as far apart as those of two single edges."""
+    """In which under replace the shares of both edges are never as far apart as those of two single
+    edges."""
 
     def _change_bounds(self, stream: StreamKind) -> Sequence[ChangeBound]:
         most = self._largest_value()

@@ -33,7 +33,8 @@ class _EdgeTracker(Tracker):
 
 
 class Edges(GraphQuery[float]):
-    """Number of edges. Guarantee: see GraphQuery; S = 1, or 2 where updates are ignored, both adjacencies.
+    """Number of edges. Guarantee: see GraphQuery; S = 1, or 2 where updates are ignored, both
+    adjacencies.
 
     >>> Edges(3).encode(Edges(3).initial_state(), [(0, 1), (1, 2)])[0].tolist()
     [2]
@@ -47,8 +48,11 @@ class Edges(GraphQuery[float]):
     def _change_bounds(self, stream: StreamKind) -> Sequence[ChangeBound]:
         """±1 once; where duplicates or absent edges are ignored a later copy takes it back."""
         again = stream in ("ignore-duplicates", "ignore-absent")
-        lost = 2 + int(again)  # where the projection runs: two edges come instead, and a later copy takes e back
-        return [ChangeBound(1, int(again), swap=2 if again else 1, kept=ProjectedChange(1, lost, lost))]
+        # where the projection runs: two edges come instead, and a later copy takes e back
+        lost = 2 + int(again)
+        return [
+            ChangeBound(1, int(again), swap=2 if again else 1, kept=ProjectedChange(1, lost, lost))
+        ]
 
     def _value_change_bound(self) -> ValueChangeBound:
         return ValueChangeBound.rising(1)
@@ -59,8 +63,9 @@ class Edges(GraphQuery[float]):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _SubgraphCount(GraphQuery[float]):
-    """A count of small subgraphs, with an optional promise that no edge ever lies in more than `max_per_edge` of them.
-    A tick after which, or within which, the promise is broken is refused."""
+    """A count of small subgraphs, with an optional promise that no edge ever lies in more than
+    `max_per_edge` of them. A tick after which, or within which, the promise is broken is
+    refused."""
 
     subgraphs: ClassVar[str]  # what is counted, for messages
 
@@ -87,7 +92,8 @@ class _SubgraphCount(GraphQuery[float]):
             check_whole("max_per_edge", self.max_per_edge, 1, LARGEST_TOTAL)
             if self.deletes or self.enforce_degree:
                 raise ParameterError(
-                    "max_per_edge is a promise about edges that come: omit it with deletions and with enforce_degree"
+                    "max_per_edge is a promise about edges that come: omit it with deletions and "
+                    "with enforce_degree"
                 )
             # one deletion of a start that breaks the promise would change the count by more than K
             start = [(u, v, 1) for u, v in self.start_edges]
@@ -101,7 +107,11 @@ class _SubgraphCount(GraphQuery[float]):
         return read
 
     def _check_promise(
-        self, tracker: Tracker, updates: list[Update], refusal: type[EvercountError], where: str = ""
+        self,
+        tracker: Tracker,
+        updates: list[Update],
+        refusal: type[EvercountError],
+        where: str = "",
     ) -> None:
         """Try the updates on the tracker, look, and take them back."""
         done: list[Update] = []
@@ -111,18 +121,24 @@ class _SubgraphCount(GraphQuery[float]):
                 done.append((u, v, sign))
                 if sign > 0 and tracker.most_near(u, v) > cast(int, self.max_per_edge):
                     raise refusal(
-                        f"{where}the edge {(u, v)} would bring an edge into more than max_per_edge={self.max_per_edge} "
-                        f"{self.subgraphs}; promise a larger number"
+                        f"{where}the edge {(u, v)} would bring an edge into more than "
+                        f"max_per_edge={self.max_per_edge} {self.subgraphs}; promise a larger "
+                        "number"
                     )
         finally:
             for u, v, sign in reversed(done):
                 tracker.change(u, v, -sign, [0])
 
     def _change_bounds(self, stream: StreamKind) -> Sequence[ChangeBound]:
-        """The share of one edge lies in 0..K and grows with the other edges; it falls again unless edges only come."""
+        """The share of one edge lies in 0..K and grows with the other edges; it falls again unless
+        edges only come."""
         most = self.most_per_edge if stream == self.stream else self._most_by_degree
         one_way = stream in ("insert", "delete", "ignore-absent")
-        return [ChangeBound(most, 0 if stream == "insert" else most, swap=2 * most**2 if one_way else None)]
+        return [
+            ChangeBound(
+                most, 0 if stream == "insert" else most, swap=2 * most**2 if one_way else None
+            )
+        ]
 
     def _value_change_bound(self) -> ValueChangeBound:
         """One edge lies in at most K subgraphs."""
@@ -143,15 +159,17 @@ class _TriangleTracker(Tracker):
     def most_near(self, u: int, v: int) -> int:
         third = self.neighbours[u] & self.neighbours[v]
         sides = product(third, (u, v))
-        return max([len(third), *(len(self.neighbours[w] & self.neighbours[end]) for w, end in sides)])
+        return max(
+            [len(third), *(len(self.neighbours[w] & self.neighbours[end]) for w, end in sides)]
+        )
 
 
 class Triangles(_SubgraphCount):
     """Number of triangles.
 
-    `max_per_edge` = K promises that no edge ever lies in more than K triangles: then K takes the place of D − 1, and no
-    degree needs to be promised. An update that breaks the promise is refused. Guarantee: see GraphQuery; one edge lies
-    in at most min(D − 1, K) triangles.
+    `max_per_edge` = K promises that no edge ever lies in more than K triangles: then K takes the
+    place of D − 1, and no degree needs to be promised. An update that breaks the promise is
+    refused. Guarantee: see GraphQuery; one edge lies in at most min(D − 1, K) triangles.
 
     Args:
         max_per_edge: the promise K; None for none.
@@ -166,7 +184,10 @@ class Triangles(_SubgraphCount):
     def _check(self) -> None:
         super()._check()
         if self.vertices < 3 or self.degree_bound < 2:
-            raise ParameterError(f"no triangle can exist: {self.vertices} vertices, largest degree {self.degree_bound}")
+            raise ParameterError(
+                f"no triangle can exist: {self.vertices} vertices, largest degree "
+                f"{self.degree_bound}"
+            )
 
     def _new_tracker(self) -> Tracker:
         return _TriangleTracker()
@@ -194,10 +215,13 @@ class _StarTracker(Tracker):
             row[0] += by * self.gain[len(self.neighbours[vertex]) - (by > 0)]
 
     def most_near(self, u: int, v: int) -> int:
-        # a further edge at u raises the number of every edge at u, most where the other end has the largest degree
+        # a further edge at u raises the number of every edge at u, most where the other end has the
+        # largest degree
         around = self.neighbours
         return max(
-            self.gain[len(around[end]) - 1] + max(self.gain[len(around[w]) - 1] for w in around[end]) for end in (u, v)
+            self.gain[len(around[end]) - 1]
+            + max(self.gain[len(around[w]) - 1] for w in around[end])
+            for end in (u, v)
         )
 
 
@@ -205,10 +229,11 @@ class _StarTracker(Tracker):
 class KStars(_SubgraphCount):
     """Number of k-stars, Σ over vertices of C(degree, k), k ≥ 2.
 
-    `max_per_edge` = K promises that no edge ever lies in more than K stars, C(d_u − 1, k − 1) + C(d_v − 1, k − 1) for
-    the degrees of its ends: then K takes the place of 2·C(D−1, k−1), and no degree needs to be promised. It is the
-    smaller promise where vertices of high degree are not neighbours. An update that breaks it is refused. Guarantee:
-    see GraphQuery; one edge lies in at most min(2·C(D−1, k−1), K) stars.
+    `max_per_edge` = K promises that no edge ever lies in more than K stars, C(d_u − 1, k − 1) +
+    C(d_v − 1, k − 1) for the degrees of its ends: then K takes the place of 2·C(D−1, k−1), and no
+    degree needs to be promised. It is the smaller promise where vertices of high degree are not
+    neighbours. An update that breaks it is refused. Guarantee: see GraphQuery; one edge lies in at
+    most min(2·C(D−1, k−1), K) stars.
 
     Args:
         k: the number of edges of a star, at least 2.
@@ -229,11 +254,14 @@ class KStars(_SubgraphCount):
         check_whole("k", self.k, 2, self.vertices - 1)
         super()._check()
         if self.degree_bound < self.k:
-            raise ParameterError(f"no {self.k}-star can exist: the largest degree is {self.degree_bound}, below k")
+            raise ParameterError(
+                f"no {self.k}-star can exist: the largest degree is {self.degree_bound}, below k"
+            )
 
     @cached_property
     def degree_bound(self) -> int:
-        """As `GraphQuery`; and an edge at a vertex of degree d lies in at least C(d − 1, k − 1) stars."""
+        """As `GraphQuery`; and an edge at a vertex of degree d lies in at least C(d − 1, k − 1)
+        stars."""
         bound = super().degree_bound
         if self.max_per_edge is None:
             return bound
