@@ -11,7 +11,7 @@ import pytest
 
 from evercount import Secret
 from evercount.declarations.declaration import StreamDeclaration
-from evercount.declarations.view_names import NewMark, TickMark
+from evercount.declarations.tick_marks import NewMark, TickMark
 from evercount.engine.close_ticks import TickEvents
 from evercount.engine.write_table import write_tables
 from evercount.errors import EvercountError
