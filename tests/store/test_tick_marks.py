@@ -156,7 +156,7 @@ def test_readers_see_notes_and_gaps(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert mark_ticks(store, "flu", TickMark(5, 5, "reporting system down")) in live.marks
     assert len(live.marks) == 2
     # each is looked at for every row
-    monkeypatch.setattr("evercount.declarations.view_names.MOST_NOTES", 2)
+    monkeypatch.setattr("evercount.declarations.tick_marks.MOST_NOTES", 2)
     with pytest.raises(EvercountError, match="at most 2 notes"):
         mark_ticks(store, "flu", TickMark(6, 6, "one more"))
     shown = store.read_releases(live)
