@@ -393,7 +393,7 @@ def export_releases(
     from evercount.declarations.cautions import declared_text, public_facts
     from evercount.engine.write_table import MEDIA_TYPES, Kind, round_table, write_tables
     from evercount.errors import StoreError
-    from evercount.files.published import describe_file
+    from evercount.files.view_files import describe_file
     from evercount.store import Reading
     from evercount.store.rollback_guard import HeadFile, default_path
 
@@ -413,7 +413,7 @@ def export_releases(
             refuse_link("--output", output)
         said = declared_text(declaration).sentence
         if lake is not None:
-            from evercount.files.published import append_new
+            from evercount.files.lake_table import append_new
 
             rows = append_new(lake, stream, tables, declaration.schedule, said)
             typer.echo(f"{lake}: {rows} new rows", err=True)

@@ -117,7 +117,10 @@ class Service:
     def declare_one(self, declaration: StreamDeclaration) -> dict[str, Any]:
         """Declare a stream; returns its facts, which are known before anything is committed."""
         live = self.store.declare(
-            declaration, self.clock.now(), before_commit=self.facts, waits_for=HISTORY
+            declaration,
+            self.clock.now(),
+            before_commit=lambda _, live: self.facts(live),
+            waits_for=HISTORY,
         )
         return {
             **self.facts(live),
