@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.linalg
 import scipy.optimize  # its library is loaded before threads are counted
 from threadpoolctl import threadpool_info, threadpool_limits
 

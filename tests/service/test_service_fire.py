@@ -63,7 +63,7 @@ PATIENCE = 300
 def server() -> None:
     """Fork one server for each line of standard input, and report when it is ready and when it
     ended."""
-    import evercount.service.http_app  # noqa: F401 - imported before the forks
+    import evercount.service.http_app
     import evercount.service.http_server  # noqa: F401 - imported before the forks
 
     for line in sys.stdin:
