@@ -59,7 +59,7 @@ def read_token(file: Path | None) -> str | None:
 
 @contextmanager
 def connected(url: str, token_file: Path | None) -> Iterator[httpx.Client]:
-    """A client of a service; what fails becomes a `ServiceRefused` with the way out."""
+    """A client of a service; what fails becomes a `ServiceRefused` with a suggested fix."""
     import httpx
 
     parts = urlsplit(url)

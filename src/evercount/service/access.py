@@ -18,7 +18,7 @@ from starlette.types import Scope
 
 from evercount._safe_files import FULL_DISK, MAKE_ROOM, open_private, read_secret_file
 from evercount.declarations.fields import table
-from evercount.errors import ParameterError, Problem
+from evercount.errors import HttpProblem, ParameterError
 from evercount.noise import random_token
 from evercount.store import Store
 from evercount.store.reader import Reading
@@ -73,7 +73,7 @@ class Access:
         self._tokens = read_tokens(self._store)
 
     def role(self, request: Request) -> str | None:
-        """The role of the request's token; None without a token, Problem with a wrong one.
+        """The role of the request's token; None without a token, HttpProblem with a wrong one.
 
         **Guarantee.** The comparison looks at hashes only and at all of them, in constant time
         each, so its duration tells nothing about how much of a guess was right. Test:
@@ -83,9 +83,9 @@ class Access:
         if header is None:
             return None
         if (digest := sent_digest(header)) is None:
-            raise Problem(401, "Unauthorized", "the Authorization header must be: Bearer TOKEN")
+            raise HttpProblem(401, "Unauthorized", "the Authorization header must be: Bearer TOKEN")
         if (role := self._role_of(digest)) is None:
-            raise Problem(401, "Unauthorized", "unknown token")
+            raise HttpProblem(401, "Unauthorized", "unknown token")
         return role
 
     def _role_of(self, digest: bytes) -> str | None:
@@ -121,20 +121,20 @@ class Access:
         """Whether a long answer may go on: the token that began it was not taken back."""
         try:
             return self.role(request) is not None
-        except Problem:
+        except HttpProblem:
             return False
 
     def require(self, request: Request, *roles: str) -> str:
         """The request's role, which must be admin or one of `roles`."""
         role = self.role(request)
         if role is None:
-            raise Problem(
+            raise HttpProblem(
                 401,
                 "Unauthorized",
                 f"this needs a token with the role {' or '.join((*roles, 'admin'))}",
             )
         if role != "admin" and role not in roles:
-            raise Problem(403, "Forbidden", f"a token with the role {role!r} may not do this")
+            raise HttpProblem(403, "Forbidden", f"a token with the role {role!r} may not do this")
         return role
 
 
@@ -146,13 +146,13 @@ class Buckets:
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def take(self, client: str, now: float | None = None) -> None:
-        """Take one request from the client's bucket, or Problem 429."""
+        """Take one request from the client's bucket, or HttpProblem 429."""
         now = time.monotonic() if now is None else now
         level, since = self._buckets.pop(client, (self.burst, now))
         level = min(self.burst, level + (now - since) * self.rate)
         if level < 1:
             self._buckets[client] = (level, now)
-            raise Problem(
+            raise HttpProblem(
                 429,
                 "TooManyRequests",
                 "too many requests in a short time",
@@ -184,7 +184,7 @@ def shared_address(host: str) -> str:
 
 
 async def read_body(request: Request, most: int) -> bytes:
-    """The body, or Problem 413 as soon as it is too long."""
+    """The body, or HttpProblem 413 as soon as it is too long."""
     declared, body = request.headers.get("content-length", ""), bytearray()
     if not declared.isdigit() or int(declared) <= most:
         async for part in request.stream():
@@ -193,7 +193,7 @@ async def read_body(request: Request, most: int) -> bytes:
                 break
         else:
             return bytes(body)
-    raise Problem(413, "TooLarge", f"the body of a request has at most {most} bytes")
+    raise HttpProblem(413, "TooLarge", f"the body of a request has at most {most} bytes")
 
 
 VARIABLE = "EVERCOUNT_ADMIN_TOKEN"

@@ -32,7 +32,7 @@ from evercount.engine.release_table import LEVEL, ReleaseTable, table_of
 from evercount.engine.take_views import needed_columns
 from evercount.engine.views import Difference, View
 from evercount.engine.write_table import described
-from evercount.errors import ParameterError, Problem
+from evercount.errors import HttpProblem, ParameterError
 from evercount.plotting import without_trend
 from evercount.privacy import Budget
 from evercount.store import AnyStream, EndedStream, Reading
@@ -75,8 +75,8 @@ def all_plans(budget: Budget, horizon: int | None, views: tuple[str, ...]) -> di
 def busy(
     message: str = "the service is stopping",
     remedy: str = "Send it again when the service is back.",
-) -> Problem:
-    return Problem(503, "Busy", message, remedy, retry=RETRY_SECONDS)
+) -> HttpProblem:
+    return HttpProblem(503, "Busy", message, remedy, retry=RETRY_SECONDS)
 
 
 class PlanQueue:
@@ -94,7 +94,7 @@ class PlanQueue:
         self._closed = False
 
     def submit(self, client: str, work: Callable[[], T]) -> Future[T]:
-        """Compute something for a client; Problem 429 if it has too much under way, 503 if all
+        """Compute something for a client; HttpProblem 429 if it has too much under way, 503 if all
         together have."""
         future: Future[T] = Future()
         with self._lock:
@@ -106,7 +106,7 @@ class PlanQueue:
                     "waiting"
                 )
                 remedy = "Wait for one of them, or cancel its request."
-                raise Problem(429, "TooManyRequests", message, remedy, retry=RETRY_SECONDS)
+                raise HttpProblem(429, "TooManyRequests", message, remedy, retry=RETRY_SECONDS)
             if len(self._places) >= self.most:
                 raise busy(f"too many {self._what} are waiting to be computed", "Try again.")
             self._waiting[future] = work

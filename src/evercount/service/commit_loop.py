@@ -1,5 +1,4 @@
-"""The threads that touch the store: the writer, which closes ticks and commits batches, and the
-keeper of SQLite's log.
+"""The thread that changes the store: the writer, which closes ticks and commits batches.
 
 In a service that only shows a store, a watcher takes the writer's place.
 """
@@ -12,13 +11,12 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from functools import partial
 from itertools import groupby
 from typing import Any
 
 from evercount import errors
 from evercount.declarations.schedule import instant_of
-from evercount.errors import Busy, CatchingUp, EvercountError, InputError, Problem, StoreError
+from evercount.errors import Busy, CatchingUp, EvercountError, HttpProblem, InputError, StoreError
 from evercount.service.catch_up import (
     CELLS_PER_PAGE,
     SLICE_SECONDS,
@@ -29,30 +27,7 @@ from evercount.service.catch_up import (
     ticks_left,
 )
 from evercount.store import Accepted, Batch, LiveStream, Store
-from evercount.store.database import Database
 from evercount.store.writer import WatchedStore
-
-PAUSE_SECONDS = 0.5
-"""Between two moves. SQLite itself moves the log within a commit once it has 1,000 pages. There is
-little left to move then, and the log starts again from its beginning."""
-
-
-class LogKeeper(threading.Thread):
-    """A thread that moves the log now and then. PostgreSQL does this by itself: the thread then
-    ends at once. What is committed is durable before and after: the log and the file together are
-    the database, and SQLite's own locks keep the mover, the writer and readers apart. Test:
-    `tests/service/test_log_keeper.py`."""
-
-    def __init__(self, database: Database) -> None:
-        self._over = threading.Event()
-        over = partial(self._over.wait, PAUSE_SECONDS)
-        super().__init__(target=database.move_log, args=(over,), name="evercount-log", daemon=True)
-
-    def stop(self) -> None:
-        self._over.set()
-        if self.is_alive():
-            self.join()
-
 
 log = logging.getLogger("evercount.service")
 
@@ -384,7 +359,7 @@ class Watcher(Writer):
         future: Future[Any] = Future()
         remedy = "Send it to the process that writes to the store."
         future.set_exception(
-            Problem(403, "ReadOnly", "this service shows a store and changes nothing", remedy)
+            HttpProblem(403, "ReadOnly", "this service shows a store and changes nothing", remedy)
         )
         return future
 

@@ -239,7 +239,7 @@ def answer(
 
 def describe(error: Exception) -> Json:
     """The answer to any exception; of an unexpected one nothing but its kind leaves the process."""
-    if isinstance(error, errors.Problem):
+    if isinstance(error, errors.HttpProblem):
         return answer(
             error.status,
             error.kind,

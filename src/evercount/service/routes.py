@@ -30,7 +30,7 @@ from evercount.declarations.settle import settle
 from evercount.engine.build import LAST
 from evercount.engine.release_table import LEVEL, ReleaseTable
 from evercount.engine.write_table import MEDIA_TYPES, Kind, describe_csv, round_table, write_tables
-from evercount.errors import Problem
+from evercount.errors import HttpProblem
 from evercount.factorizations.interruption import check_wanted
 from evercount.privacy import Budget
 from evercount.service import openapi
@@ -57,13 +57,13 @@ def visible(service: Service, request: Request, name: str) -> AnyStream:
     if live is None or not live.declaration.public:
         if role is None:  # the same answer whether the stream exists or not
             service.check_recovered()
-            raise Problem(
+            raise HttpProblem(
                 401,
                 "Unauthorized",
                 "this stream is not public or does not exist: reading needs a token",
             )
         if live is None:
-            raise Problem(404, "NotFound", "there is no such stream")
+            raise HttpProblem(404, "NotFound", "there is no such stream")
     return live
 
 
@@ -108,7 +108,7 @@ def add_administration(app: FastAPI, service: Service) -> None:
         gone = await service.write(lambda: remove_token(service.store, number))
         await service.read(service.access.reload)
         if not gone:
-            raise Problem(
+            raise HttpProblem(
                 404,
                 "NotFound",
                 "there is no such token",
@@ -246,7 +246,7 @@ def add_streams(app: FastAPI, service: Service) -> None:
             .lower()
         )
         if kind not in ("application/json", "application/x-ndjson"):
-            raise Problem(415, "UnsupportedMediaType", "the events must be JSON or NDJSON")
+            raise HttpProblem(415, "UnsupportedMediaType", "the events must be JSON or NDJSON")
         body = await read_body(request, service.limits.body)
         read = partial(
             read_batch,
@@ -358,7 +358,7 @@ def add_releases(app: FastAPI, service: Service) -> None:
         if asked.view is not None:
             return Json(describe_view(live, asked.view, await read_asked(request, live, asked)))
         if asked.cell or asked.minus is not None or asked.minus_stream is not None:
-            raise Problem(
+            raise HttpProblem(
                 422,
                 "ParameterError",
                 "cell and minus need a view",
@@ -468,7 +468,7 @@ def add_releases(app: FastAPI, service: Service) -> None:
         budget = Budget(**asked.model_dump(exclude={"horizon", "view"}))
         if any(int(last[1]) > WIDEST for last in map(LAST.fullmatch, asked.view) if last):
             message = f"plans over HTTP are for views of at most {WIDEST} ticks"
-            raise Problem(
+            raise HttpProblem(
                 422, "ParameterError", message, "Run `evercount plan --view NAME` for wider ones."
             )
         views = tuple(asked.view)
@@ -495,7 +495,7 @@ def write_export(live: AnyStream, tables: Iterable[ReleaseTable], kind: Kind) ->
         Path(name).unlink(missing_ok=True)
         log.error("an export cannot be written to %s: %s", tempfile.gettempdir(), error.strerror)
         message = "the file cannot be written at the moment"
-        raise Problem(
+        raise HttpProblem(
             503, "Busy", message, "Try again later, or read /releases page by page.", retry=60
         ) from None
     except BaseException:

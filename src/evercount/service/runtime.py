@@ -21,14 +21,15 @@ from evercount.declarations.settle import with_noise_of
 from evercount.declarations.view_names import NewMark, offered_views
 from evercount.engine.release_table import Exports
 from evercount.engine.state import enforced_by
-from evercount.errors import ParameterError, Problem, StoreError
+from evercount.errors import HttpProblem, ParameterError, StoreError
 from evercount.factorizations.interruption import interrupted_by
 from evercount.privacy import counted_text
 from evercount.service.access import Access, Buckets, Limits, read_body
 from evercount.service.answers import PlanQueue, busy
 from evercount.service.catch_up import CELLS_PER_PAGE, Clock, ticks_left
-from evercount.service.commit_loop import LogKeeper, Watcher, Writer
+from evercount.service.commit_loop import Watcher, Writer
 from evercount.service.every_request import Requests
+from evercount.service.log_keeper import LogKeeper
 from evercount.service.metrics import StreamMetrics, admin_metrics, exposition, public_metrics
 from evercount.service.read_events import load_json
 from evercount.service.sse import Hub
@@ -241,17 +242,17 @@ class Service:
     # -- what may be known -------------------------------------------------------------------------
 
     def look_up(self, name: str) -> AnyStream | None:
-        """The stream, or None; Problem 503 while nobody can say whether it exists."""
+        """The stream, or None; HttpProblem 503 while nobody can say whether it exists."""
         known = self.store.streams.get(name) or self.store.ended.get(name)
         if known is None:
             self.check_recovered()
         return known
 
     def check_recovered(self) -> None:
-        """Problem 503 while the store is loaded again: nobody can say then which streams there
+        """HttpProblem 503 while the store is loaded again: nobody can say then which streams there
         are."""
         if self.writer.failing is not None:
-            raise Problem(
+            raise HttpProblem(
                 503,
                 "Recovering",
                 "the store is being loaded again",
@@ -261,15 +262,15 @@ class Service:
 
     def find_any(self, name: str) -> AnyStream:
         if (known := self.look_up(name)) is None:
-            raise Problem(404, "NotFound", "there is no such stream")
+            raise HttpProblem(404, "NotFound", "there is no such stream")
         return known
 
     def find(self, name: str) -> LiveStream:
-        """The stream that takes events; Problem 404 where there is none, 410 where it is over."""
+        """The stream that takes events; HttpProblem 404 if there is none, 410 if it is over."""
         known = self.find_any(name)
         if isinstance(known, EndedStream):
             onward = f" Send events to {known.successor!r}." if known.successor else ""
-            raise Problem(
+            raise HttpProblem(
                 410, "StreamEnded", f"the stream is {known.ending}: {known.reason}.{onward}"
             )
         if known.finished and known.successor is not None:  # it was renewed: its events go on
@@ -447,7 +448,7 @@ class Service:
     def check_readable(live: AnyStream) -> None:
         """Refuse to show a history that is not the published one."""
         if not live.readable:
-            raise Problem(
+            raise HttpProblem(
                 410, "StreamEnded", "the history in this database is not the one that was published"
             )
 
@@ -468,8 +469,8 @@ def short_parameters(parameters: dict[str, Any]) -> dict[str, Any]:
     return {"parameters": kept, "left_out": long} if long else {"parameters": kept}
 
 
-def _too_long(seconds: float) -> Problem:
-    return Problem(
+def _too_long(seconds: float) -> HttpProblem:
+    return HttpProblem(
         422,
         "TooLarge",
         f"this takes longer than the {seconds:g} seconds that a request may compute",

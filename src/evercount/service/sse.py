@@ -15,7 +15,7 @@ from typing import Any
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from evercount.errors import Problem
+from evercount.errors import HttpProblem
 
 AT_ONCE = 64  # releases that a listener gets from the store at a time
 HEARTBEAT_SECONDS = 15.0
@@ -61,7 +61,8 @@ class Hub:
 
     @contextmanager
     def seat(self, client: str, has_token: bool) -> Iterator[None]:
-        """A live connection of a client, counted from here to the end of the block, or Problem 503.
+        """Count a live connection of a client until the end of the block, or raise HttpProblem 503.
+
         There is no await between the check and the count, so that a burst of connections stays
         within the limit.
 
@@ -73,7 +74,7 @@ class Hub:
         if not has_token:
             full = full or self._anonymous >= self.most - self.kept
         if self.closing or full:
-            raise Problem(
+            raise HttpProblem(
                 503,
                 "Busy",
                 "there are too many live connections",
