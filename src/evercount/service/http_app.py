@@ -23,7 +23,13 @@ import evercount
 from evercount.service import openapi
 from evercount.service.every_request import Json, Watch, answer_errors
 from evercount.service.openapi import examples
-from evercount.service.routes import add_administration, add_releases, add_streams
+from evercount.service.routes import (
+    add_administration,
+    add_live,
+    add_planner,
+    add_releases,
+    add_streams,
+)
 from evercount.service.runtime import Service
 
 
@@ -49,13 +55,15 @@ def create_app(service: Service) -> FastAPI:
     app.add_middleware(Watch, service=service)
     add_streams(app, service)
     add_releases(app, service)
+    add_live(app, service)
+    add_planner(app, service)
     add_administration(app, service)
     add_pages(app)
     return app
 
 
 class _App(FastAPI):
-    """Its description takes longer than a service to start: it is made for the first who asks, and
+    """Its description takes longer than a service to start: it is made for the first request, and
     kept."""
 
     def openapi(self) -> dict[str, Any]:
@@ -109,19 +117,22 @@ def add_pages(app: FastAPI) -> None:
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> Response:
-        known, items = examples(), []
+        items = []
         for path, operations in app.openapi()["paths"].items():
             for method, operation in operations.items():
-                name = f"{method.upper()} {path}"
-                text = html.escape(operation.get("description", operation.get("summary", "")))
-                command, answer = html.escape(known[name]["command"]), known[name]["answer"]
-                shown = html.escape(json.dumps(answer, indent=1, ensure_ascii=False))
-                shown = f"<details><summary>answer</summary><pre>{shown}</pre></details>" * (
-                    answer is not None
-                )
-                items.append(
-                    f"<dt><code>{html.escape(name)}</code></dt><dd>{text}<pre>{command}</pre>{shown}</dd>"
-                )
+                items.append(docs_item(f"{method.upper()} {path}", operation))
         return HTMLResponse(
             DOCS_PAGE.format(version=html.escape(app.version), items="".join(items))
         )
+
+
+def docs_item(name: str, operation: dict[str, Any]) -> str:
+    """The HTML of one operation in the list of the API, with its example."""
+    text = html.escape(operation.get("description", operation.get("summary", "")))
+    example = examples()[name]
+    command = html.escape(example["command"])
+    answer = ""
+    if example["answer"] is not None:
+        shown = html.escape(json.dumps(example["answer"], indent=1, ensure_ascii=False))
+        answer = f"<details><summary>answer</summary><pre>{shown}</pre></details>"
+    return f"<dt><code>{html.escape(name)}</code></dt><dd>{text}<pre>{command}</pre>{answer}</dd>"
