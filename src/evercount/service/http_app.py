@@ -117,19 +117,20 @@ def add_pages(app: FastAPI) -> None:
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> Response:
+        of_operation = examples()
         items = []
         for path, operations in app.openapi()["paths"].items():
             for method, operation in operations.items():
-                items.append(docs_item(f"{method.upper()} {path}", operation))
+                name = f"{method.upper()} {path}"
+                items.append(docs_item(name, operation, of_operation[name]))
         return HTMLResponse(
             DOCS_PAGE.format(version=html.escape(app.version), items="".join(items))
         )
 
 
-def docs_item(name: str, operation: dict[str, Any]) -> str:
+def docs_item(name: str, operation: dict[str, Any], example: dict[str, Any]) -> str:
     """The HTML of one operation in the list of the API, with its example."""
     text = html.escape(operation.get("description", operation.get("summary", "")))
-    example = examples()[name]
     command = html.escape(example["command"])
     answer = ""
     if example["answer"] is not None:
