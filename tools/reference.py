@@ -221,7 +221,10 @@ def metrics_page() -> str:
                 f"`evercount_released_std` are there for public streams of at most {MOST_GAUGES} "
                 "cells."
             ),
-            f"`evercount_accept_seconds` has quantiles of the last {RECENT_BATCHES} accepted batches.",
+            (
+                "`evercount_accept_seconds` has quantiles of the last "
+                f"{RECENT_BATCHES} accepted batches."
+            ),
             (
                 "How the service hides single events from its metrics is described in "
                 "[Security](../security.md)."

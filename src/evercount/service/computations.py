@@ -30,7 +30,8 @@ class ComputationQueue:
     is what clients call the work."""
 
     def __init__(self, threads: int, most: int, most_per_client: int, what: str = "plans") -> None:
-        self.most, self.most_per_client = most, most_per_client
+        self.most = most
+        self.most_per_client = most_per_client
         self._what = what
         self._idle = threads  # threads that may be started
         self._lock = threading.Lock()
