@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 
 from evercount.store.database import Database
 
@@ -24,13 +25,9 @@ class LogKeeper(threading.Thread):
         self._stopping = threading.Event()
 
     def run(self) -> None:
-        self._database.move_log(self._wait)
+        self._database.move_log(partial(self._stopping.wait, self.pause))
 
     def stop(self) -> None:
         self._stopping.set()
         if self.is_alive():
             self.join()
-
-    def _wait(self) -> bool:
-        """Pause between two moves; return whether the service stops."""
-        return self._stopping.wait(self.pause)
