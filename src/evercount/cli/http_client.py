@@ -144,6 +144,7 @@ class PushedFile:
             yield from self._csv_lines()
 
     def _csv_lines(self) -> Iterator[str]:
+        """Yield the rows of a CSV."""
         with _open_text(self.source) as text:
             for row in csv.DictReader(text, strict=True):
                 event: dict[str, Any] = {name: row[column] for name, column in self.columns.items()}
@@ -152,6 +153,7 @@ class PushedFile:
                 yield json.dumps(event)
 
     def _table_lines(self) -> Iterator[str]:
+        """Yield the rows of a Parquet file."""
         from evercount.files.source import connect, library
 
         chosen = ", ".join(self._field(name, column) for name, column in self.columns.items())
@@ -226,6 +228,7 @@ def _open_text(source: Source) -> Iterator[IO[str]]:
 
 
 def _is_json(line: str) -> bool:
+    """Tell whether a line is JSON."""
     with suppress(ValueError, RecursionError):
         json.loads(line)
         return True

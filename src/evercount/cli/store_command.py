@@ -51,7 +51,7 @@ def verify(
     from evercount.store.database import Database
     from evercount.store.rollback_guard import HeadFile, default_path
 
-    # nobody may write between the check and the new head
+    # no other process may write between the check and the new head
     with closing(Reading.open(db)) as reading, closing(Database(db)) if adopt else nullcontext():
         file = HeadFile(head or default_path(reading.database))
         wrong = reading.verify(None if adopt else file)

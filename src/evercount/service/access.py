@@ -221,7 +221,7 @@ def admin_token(
 
     It is that of EVERCOUNT_ADMIN_TOKEN, else that of the named file, else that of the file in the
     default place. A file that is missing is written, readable by its owner only; in the default
-    place only if nobody could administer the store otherwise. A service that is `read_only` does
+    place only if the store has no admin token. A service that is `read_only` does
     without where no file can be written: stored tokens are enough.
     """
     if given := os.environ.get(VARIABLE):

@@ -3,7 +3,7 @@ closing in slices.
 
 A slice ends soon, so that stopping and requests never wait long. Released ticks cannot be taken
 back, and a clock that is set to the wrong year would end millions of them, empty: the guard
-compares the time of day with a clock that nobody sets (time since the machine started, sleep
+compares the time of day with a clock that cannot be set (time since the machine started, sleep
 included), and the operator must agree to a jump.
 """
 
@@ -34,8 +34,8 @@ class Clock:
 
 
 def steady_seconds() -> float:
-    """Seconds of a clock that nobody sets; it goes on while the machine sleeps, where the system
-    has such a clock."""
+    """Seconds of a clock that cannot be set; it runs on while the machine sleeps, if the system has
+    such a clock."""
     boot = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic() if boot is None else time.clock_gettime(boot)
 
@@ -140,8 +140,8 @@ class CatchUp:
         took = time.perf_counter() - began
         closed = live.closed - before
         if closed == size < due:  # a short last slice says nothing about the speed
-            wanted = round(size * min(4.0, SLICE_SECONDS / max(took, 1e-3)))
-            self._sizes[live.name] = min(LARGEST_SLICE_TICKS, max(1, wanted))
+            next_size = round(size * min(4.0, SLICE_SECONDS / max(took, 1e-3)))
+            self._sizes[live.name] = min(LARGEST_SLICE_TICKS, max(1, next_size))
         left = due - closed
         self._report(live, left)
         return left

@@ -65,8 +65,8 @@ class Writer(threading.Thread):
     before its batches are counted, and a stream that has missed more ticks than one slice holds
     refuses its batches until it has caught up (`CatchingUp`). Closing happens in slices
     (`catch_up.py`), between which requests are served and a stop is obeyed. A store that fails is
-    tried again; what was not committed is reported as failed and did not happen. `publish` is told
-    about every release after its commit.
+    tried again; what was not committed is reported as failed and did not happen. `publish` is
+    called after the commit of every release.
 
     **Guarantee.** Whether a batch is refused, and which tick counts it, does not depend on the
     events of others. Where nobody listed the keys, a tick closes when its new keys have their
@@ -139,7 +139,7 @@ class Writer(threading.Thread):
         ]
 
     def stop(self) -> None:
-        """Finish what was asked for, then end. Missed ticks that are not closed yet are closed
+        """Finish the requests that wait, then end. Missed ticks that are not closed yet are closed
         after the next start."""
         self._stopping = True
         self._queue.put(None)
@@ -163,7 +163,7 @@ class Writer(threading.Thread):
             requests = [
                 item for item in work if item is not None and not self._must_wait(*item, now)
             ]
-            # requests whose client went away are left out; from here on nobody can withdraw
+            # requests whose client went away are left out; from here on none can be withdrawn
             self._serve(
                 [
                     (request, future)
@@ -357,7 +357,7 @@ class Writer(threading.Thread):
         self._admit_waiting(name, now)
 
     def _recover(self) -> None:
-        """Load the store again after a failed commit: nobody knows what of it is committed."""
+        """Load the store again after a failed commit: how much of it is committed is uncertain."""
         if self._needs_reload or self.store.database.lost:
             self.store.recover()
             self._needs_reload = False

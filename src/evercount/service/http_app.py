@@ -25,6 +25,8 @@ from evercount.service.every_request import Json, Watch, answer_errors
 from evercount.service.openapi import examples
 from evercount.service.routes import (
     add_administration,
+    add_events,
+    add_exports,
     add_live,
     add_planner,
     add_releases,
@@ -54,7 +56,9 @@ def create_app(service: Service) -> FastAPI:
     answer_errors(app)
     app.add_middleware(Watch, service=service)
     add_streams(app, service)
+    add_events(app, service)
     add_releases(app, service)
+    add_exports(app, service)
     add_live(app, service)
     add_planner(app, service)
     add_administration(app, service)
@@ -63,8 +67,7 @@ def create_app(service: Service) -> FastAPI:
 
 
 class _App(FastAPI):
-    """Its description takes longer than a service to start: it is made for the first request, and
-    kept."""
+    """Makes its description, which takes longer than a service to start, at the first request."""
 
     def openapi(self) -> dict[str, Any]:
         if self.openapi_schema is None:

@@ -1,5 +1,5 @@
 """uvicorn with what it leaves out: deadlines for half-sent requests and unread answers, connections
-per address, and live connections that are ended when the service is told to stop.
+per address, and live connections that end when the service has to stop.
 """
 
 from __future__ import annotations

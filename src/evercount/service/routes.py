@@ -173,23 +173,6 @@ def read_declaration(declared: Collection[str], table: dict[str, Any]) -> Stream
     return settled
 
 
-def content_type(request: Request) -> str:
-    """The media type of a request's body, without its parameters; JSON if it names none."""
-    header = request.headers.get("content-type", "application/json")
-    return header.partition(";")[0].strip().lower()
-
-
-def accepted_facts(accepted: Accepted, drops_late: bool) -> dict[str, Any]:
-    """What the sender of a batch learns about it."""
-    facts = {"accepted": accepted.accepted, "tick": accepted.tick}
-    if accepted.late:
-        facts["late"] = accepted.late
-        facts["dropped"] = accepted.late if drops_late else 0
-    if accepted.repeated:
-        facts["repeated"] = True
-    return facts
-
-
 def add_streams(app: FastAPI, service: Service) -> None:
     @app.get("/v1/streams", tags=["streams"])
     async def list_streams(request: Request) -> Response:
@@ -208,7 +191,7 @@ def add_streams(app: FastAPI, service: Service) -> None:
         refused."""
         service.access.require(request)
         table = await service.read_json(request)
-        # what is heavy is done, and kept ready, outside the writer
+        # the noise is fitted and calibrated outside the writer
         streams = service.store.streams
         declaration = await service.compute(
             request, service.declarations, read_declaration, set(streams), table
@@ -245,6 +228,25 @@ def add_streams(app: FastAPI, service: Service) -> None:
         service.find_any(name)
         return Json(await service.write(lambda: service.retire(name, reason, successor)))
 
+
+def content_type(request: Request) -> str:
+    """The media type of a request's body, without its parameters; JSON if it names none."""
+    header = request.headers.get("content-type", "application/json")
+    return header.partition(";")[0].strip().lower()
+
+
+def accepted_facts(accepted: Accepted, drops_late: bool) -> dict[str, Any]:
+    """What the sender of a batch learns about it."""
+    facts = {"accepted": accepted.accepted, "tick": accepted.tick}
+    if accepted.late:
+        facts["late"] = accepted.late
+        facts["dropped"] = accepted.late if drops_late else 0
+    if accepted.repeated:
+        facts["repeated"] = True
+    return facts
+
+
+def add_events(app: FastAPI, service: Service) -> None:
     @app.post("/v1/streams/{name}/events", tags=["streams"], openapi_extra=openapi.EVENTS)
     async def post_events(
         request: Request,
@@ -409,6 +411,8 @@ def add_releases(app: FastAPI, service: Service) -> None:
             }
         )
 
+
+def add_exports(app: FastAPI, service: Service) -> None:
     @app.get("/v1/streams/{name}/releases.{kind}", tags=["releases"], response_class=FileResponse)
     async def export_releases(
         request: Request,

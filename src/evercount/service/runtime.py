@@ -94,8 +94,7 @@ class Service:
         else:
             self.writer = Writer(store, self.clock, self.hub.publish, clock_jump)
         self._log_keeper = LogKeeper(store.database)
-        # threads of their own: many requests for plans or pages keep nobody from declaring or from
-        # sending events
+        # threads of their own: many requests for plans or pages delay no declaration and no events
         self._readers = ThreadPoolExecutor(READERS, "evercount-read")
         self._preparers = ThreadPoolExecutor(PREPARERS, "evercount-prepare")
         most = self.limits.plans
@@ -108,7 +107,7 @@ class Service:
         for declaration in declarations:
             ended = self.store.ended.get(declaration.name)
             if ended is not None and ended.ending == "quarantined":
-                # the store has told the operator what can be done, and the other streams go on
+                # the store has logged what the operator can do; the other streams continue
                 continue
             self.declare_one(declaration)
             if self.store.streams[declaration.name].waiting == HISTORY:
@@ -164,11 +163,11 @@ class Service:
         live = self.find(name)
         if live.declaration.query.discovery is None and (live.ahead is None or live.ahead.done()):
             return  # no event brings new noise: the writer need not be asked
-        for _ in range(2):  # what is under way, and then that of events that came since it began
+        for _ in range(2):  # the noise being drawn, and then that of events since it began
             noise = await self.write(lambda: self.store.noise_ahead.under_way(self.find(name)))
             if noise is None:
                 return
-            # what goes wrong there goes wrong again when the tick closes
+            # an error there is raised again when the tick closes
             await asyncio.gather(asyncio.wrap_future(noise), return_exceptions=True)
 
     async def read(self, function: Callable[..., T], *arguments: Any) -> T:
@@ -177,8 +176,7 @@ class Service:
         )
 
     async def prepare(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Have a thread work on what was sent, so that a large body or declaration keeps nobody
-        else waiting."""
+        """Have a thread read a large body or declaration, so that other requests do not wait."""
         return await asyncio.get_running_loop().run_in_executor(
             self._preparers, partial(function, *arguments)
         )
