@@ -114,6 +114,7 @@ class Writer(threading.Thread):
         return future
 
     def _requests_waiting(self) -> int:
+        """Count the requests that wait for the store, or for a tick."""
         waiting_for_ticks = sum(len(batches) for batches in list(self._waiting.values()))
         return self._queue.qsize() + waiting_for_ticks
 
@@ -284,8 +285,9 @@ class Writer(threading.Thread):
         """Close one slice of the ticks that a stream missed; return the refusal of its batches if
         more are left.
 
-        The refusal names the number of ticks left, which the clock decides, and
-        never how long they take, which the data might decide."""
+        The refusal names the number of ticks left, which the clock decides, and never how long they
+        take, which the data might decide.
+        """
         live = self.store.streams.get(name)
         if live is None or not live.due(now):
             return None
