@@ -375,7 +375,7 @@ def note(
     the events, and do not call ticks missing because of their counts. While a service runs on the
     store, use `evercount streams note`.
     """
-    from evercount.declarations.view_names import NewMark
+    from evercount.declarations.tick_marks import NewMark
     from evercount.store.stream_life import mark_ticks
 
     with open_store(db, key_file, head) as opened:

@@ -29,7 +29,8 @@ from evercount._validate import FloatArray, stated
 from evercount.declarations.cautions import public_facts
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.schedule import Schedule, zone_named
-from evercount.declarations.view_names import TickMark, all_of_view, with_marks
+from evercount.declarations.tick_marks import TickMark, with_marks
+from evercount.declarations.view_names import all_of_view
 from evercount.engine.build import RUNNING
 from evercount.engine.release import Releases
 from evercount.engine.release_table import LEVEL, ReleaseTable

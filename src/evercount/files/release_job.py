@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from evercount.declarations.cautions import published_line
 from evercount.declarations.declaration import StreamDeclaration
-from evercount.declarations.view_names import NewMark, check_views
+from evercount.declarations.tick_marks import NewMark
+from evercount.declarations.view_names import check_views
 from evercount.engine.release_table import ReleaseTable
 from evercount.engine.state import enforced_by
 from evercount.engine.views import CarriedTotals

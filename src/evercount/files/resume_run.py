@@ -22,7 +22,8 @@ from evercount._validate import FloatArray, stated
 from evercount.declarations.cautions import changed_noise, differences
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.settle import Settled, settle, with_noise_of
-from evercount.declarations.view_names import TickMark, check_mark, stack_rows
+from evercount.declarations.tick_marks import TickMark, check_mark
+from evercount.declarations.view_names import stack_rows
 from evercount.engine.stream import Stream, TaskStream
 from evercount.engine.views import CarriedTotals, check_carries
 from evercount.errors import HorizonReached, ParameterError

@@ -29,7 +29,7 @@ import numpy as np
 from sqlalchemy import Connection, insert
 
 from evercount.declarations.schedule import SECOND
-from evercount.declarations.view_names import NewMark, TickMark
+from evercount.declarations.tick_marks import NewMark, TickMark
 from evercount.engine.build_parameters import pack
 from evercount.engine.close_ticks import TickEvents, TickTotals
 from evercount.engine.stream import Stream

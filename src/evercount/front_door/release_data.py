@@ -320,7 +320,7 @@ def _plan(declaration: StreamDeclaration | None, options: Declared) -> ViewPlan:
 
 def _notes(given: Any) -> tuple[Any, ...]:
     """Remarks on ticks, as texts or as (first, last, text)."""
-    from evercount.declarations.view_names import NewMark
+    from evercount.declarations.tick_marks import NewMark
 
     notes = []
     for one in [given] if isinstance(given, str) else given or ():

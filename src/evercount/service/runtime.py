@@ -18,7 +18,8 @@ from evercount.declarations.cautions import published_line
 from evercount.declarations.fields import declared_budget
 from evercount.declarations.schedule import format_utc, instant_of
 from evercount.declarations.settle import with_noise_of
-from evercount.declarations.view_names import NewMark, offered_views
+from evercount.declarations.tick_marks import NewMark
+from evercount.declarations.view_names import offered_views
 from evercount.engine.release_table import Exports
 from evercount.engine.state import enforced_by
 from evercount.errors import HttpProblem, ParameterError, StoreError

@@ -25,7 +25,7 @@ import numpy as np
 from sqlalchemy import Connection, Row, select
 
 from evercount._validate import FloatArray, IntArray
-from evercount.declarations.view_names import NEXT, missing_ticks
+from evercount.declarations.tick_marks import NEXT, missing_ticks
 from evercount.engine.close_ticks import TickEvents, TickTotals, close_ticks
 from evercount.engine.release_table import ReleaseTable
 from evercount.engine.revisions import can_be_cut, cut_cells

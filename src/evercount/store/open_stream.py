@@ -20,7 +20,7 @@ from evercount._validate import IntArray
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.schedule import SECOND, format_utc, instant_of
 from evercount.declarations.settle import Settled
-from evercount.declarations.view_names import TickMark
+from evercount.declarations.tick_marks import TickMark
 from evercount.engine.stream import Stream
 from evercount.errors import (
     Conflict,

@@ -20,7 +20,8 @@ from sqlalchemy import Connection, func, select
 from evercount._validate import FloatArray, IntArray
 from evercount.declarations.schedule import format_utc, instant_of
 from evercount.declarations.settle import Settled
-from evercount.declarations.view_names import TickMark, next_spans, view_table, with_marks
+from evercount.declarations.tick_marks import TickMark, with_marks
+from evercount.declarations.view_names import next_spans, view_table
 from evercount.engine.add_keys import with_joined
 from evercount.engine.build import RUNNING, Spec
 from evercount.engine.release_table import ReleaseTable

@@ -22,7 +22,7 @@ from evercount._validate import check_public_text
 from evercount.declarations.cautions import declares_again
 from evercount.declarations.schedule import instant_of
 from evercount.declarations.settle import Settled
-from evercount.declarations.view_names import NEXT, TickMark, check_mark
+from evercount.declarations.tick_marks import NEXT, TickMark, check_mark
 from evercount.engine.add_keys import label_of
 from evercount.engine.stream import Stream
 from evercount.engine.views import check_carries
