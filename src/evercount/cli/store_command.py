@@ -414,7 +414,7 @@ def export_releases(
     from evercount._validate import check_name
     from evercount.declarations.cautions import declared_text, public_facts
     from evercount.engine.write_table import MEDIA_TYPES, Kind, round_table, write_tables
-    from evercount.files.published import append_new, describe_file
+    from evercount.files.view_files import describe_file
     from evercount.store import Reading
 
     check_name("format", form, tuple(MEDIA_TYPES))
@@ -426,6 +426,8 @@ def export_releases(
             refuse_link("--output", output)
         guarantee = declared_text(declaration).sentence
         if lake is not None:
+            from evercount.files.lake_table import append_new
+
             rows = append_new(lake, stream, tables, declaration.schedule, guarantee)
             typer.echo(f"{lake}: {rows} new rows", err=True)
             return

@@ -122,7 +122,10 @@ class Service:
     def declare_one(self, declaration: StreamDeclaration) -> dict[str, Any]:
         """Declare a stream; return its facts, which are made before anything is committed."""
         live = self.store.declare(
-            declaration, self.clock.now(), before_commit=self.facts, waits_for=HISTORY
+            declaration,
+            self.clock.now(),
+            before_commit=lambda _, live: self.facts(live),
+            waits_for=HISTORY,
         )
         return {
             **self.facts(live),

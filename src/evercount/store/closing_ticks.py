@@ -15,7 +15,7 @@ see the ticks
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -179,6 +179,18 @@ class ClosingTicks:
 
     head: bytes
     labels: Sequence[str]
+
+    def written(
+        self,
+        connection: Connection,
+        live: LiveStream,
+        tables: Iterable[ReleaseTable],
+        closed_at: float,
+    ) -> Iterator[ReleaseTable]:
+        """Write tables while somebody takes them."""
+        for table in tables:
+            self.write(connection, live, table, closed_at)
+            yield table
 
     def write(
         self, connection: Connection, live: LiveStream, table: ReleaseTable, closed_at: float

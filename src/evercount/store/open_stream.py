@@ -27,6 +27,7 @@ from evercount.errors import (
     EventRefused,
     HorizonReached,
     InputError,
+    StoreError,
     StreamStopped,
     TooEarly,
 )
@@ -140,6 +141,7 @@ class LiveStream:
     successor: str | None = None
     # whether it goes on for another stream: events before its start were that one's, and late
     follows: bool = False
+    moving: str | None = None  # the state file that it is moving to
     stopped: str | None = None  # why the stream cannot go on, when it cannot
     closed: int = 0  # released and committed; `stream` is ahead while a commit is under way
 
@@ -199,6 +201,15 @@ class LiveStream:
             raise Conflict(
                 f"stream {self.name!r} is fed by `evercount release --db`, which counts files: it "
                 "takes no events here"
+            )
+
+    def check_not_moving(self) -> None:
+        """Refuse to go on with a stream that another place may have by now."""
+        if self.moving is not None:
+            raise StoreError(
+                f"stream {self.name!r} of the store is moving to the state file {self.moving}: "
+                "finish that with `state` and without `db`, or, if that file is lost, retire the "
+                "stream"
             )
 
     def check_open(self, now: float) -> None:

@@ -23,7 +23,7 @@ from evercount.declarations.settle import Settled
 from evercount.declarations.tick_marks import TickMark, with_marks
 from evercount.declarations.view_names import next_spans, view_table
 from evercount.engine.add_keys import with_joined
-from evercount.engine.build import RUNNING, Spec
+from evercount.engine.build import RUNNING
 from evercount.engine.release_table import ReleaseTable
 from evercount.engine.revisions import RevisedErrors, by_day, newest_view
 from evercount.engine.stream_facts import StreamFacts
@@ -180,12 +180,9 @@ def public_keys_of(connection: Connection, stream: int) -> list[tuple[str, int]]
     return [(row.label, row.since) for row in rows]
 
 
-def declared(row: Any, of_stream: Callable[[], Spec] | None = None) -> Settled:
-    """The declaration of a row of `streams`; `of_stream` is for rows that do not name their
-    noise."""
-    return Settled.from_dict(json.loads(row["declaration"]), of_stream).started(
-        instant_of(row["start"])
-    )
+def declared(row: Any) -> Settled:
+    """The declaration of a row of `streams`."""
+    return Settled.from_dict(json.loads(row["declaration"])).started(instant_of(row["start"]))
 
 
 def with_late_rules(connection: Connection, one: Known) -> Settled:
@@ -213,6 +210,24 @@ def read_joined(connection: Connection, stream: int) -> Joined:
         (after, [tuple(key) if isinstance(key, list) else key for key in keys])
         for after, keys in listed
     ]
+
+
+def read_values(connection: Connection, stream: int, ticks: range, cells: int) -> FloatArray:
+    """The published numbers of the first cells at some ticks, shape (ticks, cells): no errors.
+
+    It reads what is needed and no more. NaN for a key that was not public yet.
+    """
+    table = schema.releases
+    values = np.full((len(ticks), cells), np.nan)
+    if not len(ticks):
+        return values
+    columns = select(table.c.tick, table.c.cell, table.c.value)
+    chosen = columns.where(having(table, stream=stream, tick=ticks))
+    for part in connection.execute(chosen).partitions(NUMBERS_PER_TABLE):
+        rows = np.asarray([tuple(row) for row in part], np.float64)
+        tick, cell = rows[:, :2].astype(np.int64).T
+        values[tick - ticks.start, cell] = rows[:, 2]
+    return values
 
 
 class StoredReleases:

@@ -7,7 +7,7 @@ What `Store` has confirmed survives any crash. Nothing can be changed through a 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, NoReturn
@@ -16,6 +16,7 @@ import numpy as np
 from sqlalchemy import Connection, delete
 
 from evercount.engine.close_ticks import TickEvents, TickTotals, close_ticks
+from evercount.engine.release_table import ReleaseTable
 from evercount.engine.stream import Stream
 from evercount.errors import Conflict, EvercountError, ParameterError, StoreError, StreamStopped
 from evercount.noise import Secret, random_bytes
@@ -49,6 +50,12 @@ REMEMBER_SECONDS = 30 * 86400.0  # how long an idempotency key is remembered
 FORGET_SECONDS = 60.0  # how often keys that are older are looked for
 # numbers that one transaction releases when missed ticks are closed together
 NUMBERS_PER_COMMIT = 50_000
+
+
+def exhaust(tables: Iterable[ReleaseTable]) -> None:
+    """Release tables that nobody else is waiting for."""
+    for _ in tables:
+        pass
 
 
 class NoiseAhead:
@@ -264,21 +271,24 @@ class Store(Reading):
         live: LiveStream,
         given: TickTotals | TickEvents,
         closed_at: float,
+        publish: Callable[[Iterator[ReleaseTable]], object],
         also: Callable[[Connection], object],
     ) -> None:
         """Release the next ticks from what was counted in files, in one transaction with what
-        `also` writes.
+        `also` writes. `publish` is given the released tables one by one, before the commit.
 
         **Guarantee.** As `close_ticks`; and a run of files has happened whole or not at all. Test:
         tests/files/test_run_state.py::test_killed_at_every_step_into_a_store.
         """
-        self._release(live, closed_at, lambda _: NextTicks.given(live, given), also)
+        live.check_not_moving()
+        self._release(live, closed_at, lambda _: NextTicks.given(live, given), publish, also)
 
     def _release(
         self,
         live: LiveStream,
         closed_at: float,
         read: Callable[[Connection], NextTicks],
+        publish: Callable[[Iterator[ReleaseTable]], object] = exhaust,
         also: Callable[[Connection], object] | None = None,
     ) -> None:
         """Release ticks, and bring the live stream to what is committed, or back to what was
@@ -289,10 +299,9 @@ class Store(Reading):
         try:
             with self.database.transaction() as connection:
                 following = read(connection)
-                for table in close_ticks(
-                    live.stream, following.totals, live.declaration.schedule.starts_of
-                ):
-                    closing.write(connection, live, table, closed_at)
+                starts = live.declaration.schedule.starts_of
+                tables = close_ticks(live.stream, following.totals, starts)
+                publish(closing.written(connection, live, tables, closed_at))
                 blob = live.stream.snapshot()
                 live.write_state(connection, live.stream.tick, blob)
                 following.write(connection, live, live.stream.tick)
@@ -390,7 +399,7 @@ def _watched(row: Any, tick: int, sealer: Sealer) -> LiveStream:
     """A stream that gives public facts only: its secret is not the one of the stream, and it is
     never stepped."""
     declaration, secret = declared(row), Secret.generate()
-    stream = declaration.build(secret=secret)
+    stream = declaration.build(secret=secret, inherited_caps={})
     totals = np.zeros(stream.query.cells, np.int64)
     return LiveStream(
         row["id"],
