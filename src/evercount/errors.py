@@ -29,7 +29,7 @@
     │   ├── CatchingUp                   the stream closes ticks that it missed; carries when to try
     │   │                                again
     │   └── Busy                         too many requests wait for the store
-    ├── Problem                          an HTTP request is refused; carries the status of the
+    ├── HttpProblem                      an HTTP request is refused; carries the status of the
     │                                    answer
     ├── MessageRejected                  a message of a local-model client is malformed or out of
     │                                    range
@@ -285,7 +285,7 @@ class Busy(StoreError):
     """The writer takes no more requests for the moment; the text is public."""
 
 
-class Problem(EvercountError):
+class HttpProblem(EvercountError):
     """An HTTP request that is refused, with the status and the kind of error that its answer names.
 
     `remedy` says what the client can do; None leaves it to the status. `retry` is the number of
