@@ -159,7 +159,8 @@ buffers."""
 
 def require_fits(cells: int, what: str, remedy: str) -> None:
     """Raise TooLarge when `cells` cells need more than half of the machine's memory."""
-    need, have = cells * BYTES_PER_CELL, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    need = cells * BYTES_PER_CELL
+    have = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if need > have // 2:
         raise TooLarge(
             f"{what} has {cells:,} cells and would need about {need / 2**30:,.1f} GiB; half of "

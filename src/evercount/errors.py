@@ -153,7 +153,9 @@ class EventRefused(InputError):
     def __init__(
         self, number: int, reason: str, what: str = "event", where: str = "of this tick"
     ) -> None:
-        self.number, self.reason, self.what = number, reason, what
+        self.number = number
+        self.reason = reason
+        self.what = what
         super().__init__(f"{what} {number} {where} (from 0) {reason}")
 
     def numbered(self, number: int, where: str) -> EventRefused:
@@ -300,13 +302,11 @@ class Problem(EvercountError):
         remedy: str | None = None,
         retry: float | None = None,
     ) -> None:
-        self.status, self.kind, self.message, self.remedy, self.retry = (
-            status,
-            kind,
-            message,
-            remedy,
-            retry,
-        )
+        self.status = status
+        self.kind = kind
+        self.message = message
+        self.remedy = remedy
+        self.retry = retry
         super().__init__(message)
 
 
@@ -327,7 +327,8 @@ class ServiceRefused(EvercountError):
     exit_code = 8
 
     def __init__(self, message: str, status: int | None = None, events: int | None = None) -> None:
-        self.status, self.events = status, events
+        self.status = status
+        self.events = events
         super().__init__(message)
 
 

@@ -172,7 +172,8 @@ class _Unit:
             else np.zeros(1, np.int64)
         )
         begin = np.arange(0, self.ticks, STRIDE) if self.span == self.ticks else first
-        at, own = np.arange(len(begin)), np.diagonal(G)
+        at = np.arange(len(begin))
+        own = np.diagonal(G)
         near = np.arange(self.ticks) - np.broadcast_to(first, len(begin))[:, None]
         legal = (near >= 0) & (near < self.span)
         D = np.zeros((len(begin), self.ticks))
@@ -219,10 +220,8 @@ class _Weighted:
 
     @classmethod
     def mixed(cls, parts: Sequence[_Weighted]) -> _Weighted:
-        rows, u = (
-            np.vstack([part.rows for part in parts]),
-            np.concatenate([part.u for part in parts]) / len(parts),
-        )
+        rows = np.vstack([part.rows for part in parts])
+        u = np.concatenate([part.u for part in parts]) / len(parts)
         rows, places = np.unique(rows, axis=0, return_inverse=True)
         signs = np.mean([part.signs for part in parts], axis=0)
         return cls(rows, np.asarray(np.bincount(places.ravel(), u, len(rows)), np.float64), signs)
@@ -248,7 +247,8 @@ def _solve(
     """The fixed point, from equal weights or from those of the workloads alone."""
     from scipy.linalg import solve_triangular
 
-    W, T = np.vstack(workloads), unit.ticks
+    W = np.vstack(workloads)
+    T = unit.ticks
     sizes = [len(rows) for rows in workloads]
     group = np.arange(len(W)) if worst else np.repeat(np.arange(len(sizes)), sizes)
     share = np.ones(len(W)) if worst else np.repeat(1.0 / np.asarray(sizes), sizes)
@@ -260,8 +260,11 @@ def _solve(
         changes = _Weighted.mixed([unit.start(), *(part.changes for part in parts)])
     identity = np.eye(T)
     rows = (W**2).sum(axis=1) * unit.q
-    least, upper, gram = 0.0, float(_grouped(rows, group, share).max()), identity / unit.q
-    risen, mean = 0, identity
+    least = 0.0
+    upper = float(_grouped(rows, group, share).max())
+    gram = identity / unit.q
+    risen = 0
+    mean = identity
     for step in range(MOST_STEPS):
         A = (W * (p[group] * share)[:, None]).T @ W
         U = unit.mean(changes)
@@ -297,7 +300,9 @@ def _solve(
         for one, own in tried:
             bound = unit.bound(one)
             if (error := float(_grouped(own, group, share).max()) * bound) < upper:
-                upper, gram, rows = error, one / bound, own * bound
+                upper = error
+                gram = one / bound
+                rows = own * bound
         if upper <= least * (1 + GAP) or step - risen > PATIENCE:
             break
         p = p * (errors / F) ** OVER_RELAXATION

@@ -259,7 +259,8 @@ def _series(
         before = after = 0.0
         for t, value in enumerate(x):
             after = value - top * before + root * after
-            x[t], before = after, value
+            x[t] = after
+            before = value
     for t in range(T if below else 0):
         for lag, tap in enumerate(below[:t], start=1):
             x[t] -= tap * x[t - lag]

@@ -126,7 +126,8 @@ class Dense(Matrices):
                 f"L has the shape {L.shape} and R {R.shape}: both have a row for each tick"
             )
         _check_triangular(L, R)
-        self.name, self.horizon = check_own_name(name), len(L)
+        self.name = check_own_name(name)
+        self.horizon = len(L)
         largest = np.abs(L).max(axis=1, keepdims=True)
         L = np.where(np.abs(L) < SMALLEST_SHARE * largest, 0.0, L)
         _check_product(L, R)
@@ -142,7 +143,8 @@ class Dense(Matrices):
         rounding = 1.01 * _gamma(len(R)) * columns**2
         negative = 0.0 if float(R.min()) >= 0 else max(0.0, rounding - float(gram.min()))
         raised = np.sqrt(columns**2 + negative) + np.sqrt(2 * len(L)) * off
-        self._left, self._right = L, R
+        self._left = L
+        self._right = R
         self.column_norm = float(raised) * (1 + NORM_ROUNDING_MARGIN)
         self.gram, self.gram_error = gram, rounding + 2 * columns * off + off**2
         """RᵀR, and how far an entry of R*ᵀR* may be from it."""
@@ -406,7 +408,8 @@ def _off(L: FloatArray, R: FloatArray) -> float:
     """A bound of ‖(L⁻¹·M − R)_j‖₂ over all columns: `dense.proof.md`, 1."""
     from scipy.linalg import solve_triangular
 
-    T, sizes = len(L), np.abs(L)
+    T = len(L)
+    sizes = np.abs(L)
     share = 1.01 * _gamma(T + 2)
     X = np.tril(solve_triangular(L, np.eye(T), lower=True))
     rest = np.abs(np.eye(T) - L @ X) + share * (sizes @ np.abs(X) + 1e-200 + np.eye(T))

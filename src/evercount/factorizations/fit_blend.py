@@ -106,7 +106,8 @@ def fit_blend(
     >>> [round(4.22468 * worst_view(engine, width)[1], 1) for width in (1, 7, None)]
     [5.3, 9.6, 14.0]
     """
-    T, q = check_known_horizon(horizon), check_count("q", q)
+    T = check_known_horizon(horizon)
+    q = check_count("q", q)
     widths = tuple(dict.fromkeys(_width(view, T) for view in views))
     if not widths:
         raise ParameterError("name at least one view, such as 1 (per tick) or 'running'")
@@ -119,10 +120,8 @@ def fit_blend(
 
 def _fit_filter(T: int, widths: tuple[int, ...], q: int, period: int | None) -> BlendFilter:
     """Fit the filter of `fit_blend` to these widths; the running total is the last T ticks."""
-    model, weighted = (
-        _Model(T, widths, min(q, T)),
-        T in WEIGHTED_TICKS and T in widths and 1 < q < T,
-    )
+    model = _Model(T, widths, min(q, T))
+    weighted = T in WEIGHTED_TICKS and T in widths and 1 < q < T
     alone = np.asarray([_least(model, i, q, weighted) for i in range(len(widths))])
     best = model.fit(range(len(widths)), alone)
     if weighted and best.filter.poles:
@@ -152,12 +151,15 @@ def _weighted(model: _Model, zeros: FloatArray, targets: FloatArray, taps: int =
     from scipy.optimize import minimize
     from scipy.signal import lfilter
 
-    T, q, d = model.horizon, model.q, len(model.poles)
+    T = model.horizon
+    q = model.q
+    d = len(model.poles)
     ticks = np.arange(T)
     shapes = weight_shapes(T, ticks).T
     # the search takes fewer steps on orthogonal shapes
     shapes, triangle = np.linalg.qr(shapes - shapes.mean(axis=0))
-    shapes, triangle = math.sqrt(T) * shapes.T, triangle / math.sqrt(T)
+    shapes = math.sqrt(T) * shapes.T
+    triangle = triangle / math.sqrt(T)
     lags = np.maximum(np.subtract.outer(ticks, ticks), 0)
     steps = np.vstack([np.zeros(d), DIFFERENCE * np.eye(d)])
 
@@ -197,14 +199,18 @@ def _weighted(model: _Model, zeros: FloatArray, targets: FloatArray, taps: int =
         e, c = np.exp(np.reshape(v[d : d + 2 * WEIGHT_SHAPES], (2, WEIGHT_SHAPES)) @ shapes)
         f, g = model.responses(v[:d] + steps)
         parts = v[d + 2 * WEIGHT_SHAPES :]
-        a, plain = np.append(1.0, np.cumprod(parts)), g[0]
+        a = np.append(1.0, np.cumprod(parts))
+        plain = g[0]
         if taps:
-            f, g = lfilter([1.0], a, f), lfilter(a, [1.0], g)
-        F, H = lower_toeplitz(f[0]), lower_toeplitz(g[0])
+            f = lfilter([1.0], a, f)
+            g = lfilter(a, [1.0], g)
+        F = lower_toeplitz(f[0])
+        H = lower_toeplitz(g[0])
         squares = np.square(e[:, None] * F)
         columns = squares.sum(axis=0)
         n = np.sqrt(columns) / c
-        R, inverse = e[:, None] * F / n, n[:, None] * H / e
+        R = e[:, None] * F / n
+        inverse = n[:, None] * H / e
         noise = np.cumsum(inverse, axis=0)
         views = [
             np.concatenate([noise[:width], noise[width:] - noise[:-width]])
@@ -224,7 +230,8 @@ def _weighted(model: _Model, zeros: FloatArray, targets: FloatArray, taps: int =
             to_noise += change
             to_noise[:-width] -= change[width:]
         to_inverse = np.cumsum(to_noise[::-1], axis=0)[::-1]
-        on_rows, on_columns = to_inverse * inverse, to_R * R
+        on_rows = to_inverse * inverse
+        on_columns = to_R * R
         to_n = on_rows.sum(axis=1) - on_columns.sum(axis=0)
         to_e = on_columns.sum(axis=1) - on_rows.sum(axis=0) + squares @ (to_n / columns)
         to_f = by_lag(e[:, None] * to_R / n + (e**2)[:, None] * F * (to_n / columns))
@@ -314,7 +321,9 @@ class _Model:
     """Stds of views under Toeplitz factors, for many sets of zeros at once."""
 
     def __init__(self, T: int, widths: tuple[int, ...], q: int) -> None:
-        self.horizon, self.widths, self.q = T, widths, q
+        self.horizon = T
+        self.widths = widths
+        self.q = q
         order = 8 if T <= 10**4 else 10
         poles = np.geomspace(LONGEST_POLE / T, SHORTEST_POLE, 2 * order)[0::2]
         poles = np.asarray([round_root(u / (1 + u)) for u in poles])
@@ -350,13 +359,12 @@ class _Model:
         if self.q > 1:
             B += ((weights * (weights @ self.sums + head[:, None])) * self.lagged).sum(axis=1)
         roots = np.concatenate([np.zeros((len(x), 1)), zeros], axis=1)
-        rates, summed = (
-            np.log1p(roots)[:, None, :],
-            _residues(roots, np.broadcast_to(self.poles, zeros.shape)),
-        )
+        rates = np.log1p(roots)[:, None, :]
+        summed = _residues(roots, np.broadcast_to(self.poles, zeros.shape))
         norms = []
         for view in range(len(self.widths)) if views is None else views:
-            width, (filling, numbers, after, later) = self.widths[view], self.lags[view]
+            width = self.widths[view]
+            filling, numbers, after, later = self.lags[view]
             h = (np.exp(-filling[:, None] * rates) @ summed[:, :, None])[:, :, 0]
             h[:, 0] = 1.0
             norm = h**2 @ numbers
@@ -420,7 +428,8 @@ class _Model:
     def responses(self, x: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Coefficients of F and of 1/F for every row of `x`, (rows, horizon)."""
         zeros = self.zeros(x)
-        poles, ticks = np.broadcast_to(self.poles, zeros.shape), np.arange(self.horizon)
+        poles = np.broadcast_to(self.poles, zeros.shape)
+        ticks = np.arange(self.horizon)
         found = []
         for roots, others in ((poles, zeros), (zeros, poles)):
             powers = np.exp(-ticks[:, None] * np.log1p(roots)[:, None, :])
@@ -432,8 +441,10 @@ class _Model:
 @lru_cache(maxsize=256)
 def _lags(count: int) -> tuple[FloatArray, FloatArray]:
     """Lags that stand for 0 … count − 1, and how many each stands for."""
-    single, at = min(count, SINGLE_LAGS), SINGLE_LAGS
-    lags, counts = [float(lag) for lag in range(single)], [1.0] * single
+    single = min(count, SINGLE_LAGS)
+    at = SINGLE_LAGS
+    lags = [float(lag) for lag in range(single)]
+    counts = [1.0] * single
     while at < count:
         step = min(at // 8, count - at)
         lags.append(at + (step - 1) / 2)

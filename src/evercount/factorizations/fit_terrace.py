@@ -154,7 +154,9 @@ class _Search:
         least: tuple[float, ...],
         rate: float,
     ) -> None:
-        self.blocks, self.rate, self.least = blocks, rate, least
+        self.blocks = blocks
+        self.rate = rate
+        self.least = least
         lengths = np.asarray([(1, *one) for one in blocks])
         self._lengths = lengths.astype(np.float64)
         self._parts = []

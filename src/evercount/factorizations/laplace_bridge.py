@@ -48,7 +48,8 @@ FINE, COARSE, DEEP = 6, 4, 6
 the noise."""
 PLACES = 64  # a node's share depends on the position of its block in 64 steps
 # a node takes at least and at most this part of what its ancestors left
-LEAST, MOST = 1 / 64, 63 / 64
+LEAST = 1 / 64
+MOST = 63 / 64
 ALL_TICKS = 1 << 21  # the worst tick is looked for among all ticks of horizons up to this
 # noise whose std at the first tick is below this many grid units has whole coefficients
 NARROW = 0.75
@@ -87,7 +88,8 @@ def design_for(horizon: int) -> Design:
 def branching(horizon: int, levels: int, top: int) -> tuple[int, ...]:
     """`top` blocks, and below them levels whose branching is as equal as it can be, with at least
     `horizon` leaves."""
-    shape, rest = [top], -(-horizon // top)
+    shape = [top]
+    rest = -(-horizon // top)
     for below in range(levels - 1, 0, -1):
         k = 1
         while k**below < rest:
@@ -155,11 +157,15 @@ def boundary_moments(
     """Variances at the k + 1 boundaries and covariances of neighbours, for children of variances s
     (n, k)."""
     sums = np.concatenate([np.zeros((len(s), 1)), np.cumsum(s, axis=1)], axis=1)
-    left, right = start[:, None] + sums, end[:, None] + (sums[:, -1:] - sums)
-    c, beta = both[:, None], 1 - alpha
+    left = start[:, None] + sums
+    right = end[:, None] + (sums[:, -1:] - sums)
+    c = both[:, None]
+    beta = 1 - alpha
     variance = alpha * alpha * left + beta * beta * right + 2 * (alpha * beta * c)
-    a, b = alpha[:, :-1], alpha[:, 1:]
-    p, q = beta[:, :-1], beta[:, 1:]
+    a = alpha[:, :-1]
+    b = alpha[:, 1:]
+    p = beta[:, :-1]
+    q = beta[:, 1:]
     cov = a * b * left[:, :-1] + p * q * right[:, 1:] + a * q * c + p * b * (c - s)
     return variance, cov
 
@@ -261,7 +267,8 @@ class Bridge(PureFactorization):
             alpha = np.clip(np.rint(self._one * (behind / (ahead + behind))), 0, self._one).astype(
                 np.int64
             )
-            alpha[:, 0], alpha[:, -1] = self._one, 0
+            alpha[:, 0] = self._one
+            alpha[:, -1] = 0
         if not moments:
             return Split(shares, alpha, np.empty((0, 0)), np.empty((0, 0)))
         return Split(
@@ -281,7 +288,8 @@ class Bridge(PureFactorization):
     ) -> Blocks:
         """Children of these blocks, as blocks of the next level."""
         left = blocks.left[row] - split.shares[row, child]
-        start, end = split.variance[row, child], split.variance[row, child + 1]
+        start = split.variance[row, child]
+        end = split.variance[row, child + 1]
         return Blocks(index, left, start, end, split.cov[row, child])
 
     def _descend(
@@ -328,7 +336,8 @@ class Bridge(PureFactorization):
     @cached_property
     def least_share(self) -> int:
         """A lower bound on the share of every node, in UNITS."""
-        low, least = UNITS, UNITS
+        low = UNITS
+        least = UNITS
         for level in range(self.levels):
             steps = min(PLACES, self._blocks[level])
             first = -(-np.arange(steps) * self._blocks[level] // steps)  # a block of each step
@@ -344,7 +353,8 @@ class Bridge(PureFactorization):
 
     def row_norms(self, ticks: npt.ArrayLike) -> FloatArray:
         at = self._check_ticks(ticks)
-        out, flat = np.empty(at.size), at.ravel()
+        out = np.empty(at.size)
+        flat = at.ravel()
         for start in range(0, at.size, _TICKS_AT_ONCE):
             *_, (_, _, split, row, child) = self._descend(flat[start : start + _TICKS_AT_ONCE])
             out[start : start + _TICKS_AT_ONCE] = split.variance[row, child + 1]
@@ -366,7 +376,8 @@ class Bridge(PureFactorization):
 
     @cached_property
     def _likely_ticks(self) -> IntArray:
-        blocks, likely = self._top(), [np.ones(1, np.int64)]
+        blocks = self._top()
+        likely = [np.ones(1, np.int64)]
         for level, k in enumerate(self.branching):
             split = self._split(level, blocks)
             ends = (blocks.index[:, None] * k + np.arange(1, k + 1)) * self._size[level]
@@ -397,7 +408,8 @@ class Bridge(PureFactorization):
                 scale = largest_scales(1 / own, alpha, *ends[3:])
                 if level + 1 < self.levels:
                     _, first = _distinct((part - 1) // self._size[level])
-                    r, c = row[first], child[first]
+                    r = row[first]
+                    c = child[first]
                     ends = np.stack(
                         [exact[r, c], exact[r, c + 1], cov[r, c], scale[r, c], scale[r, c + 1]]
                     )
@@ -433,7 +445,8 @@ class Bridge(PureFactorization):
             # times `_one`
             ends = []
             for i in (child, child + 1):
-                a, passed = split.alpha[row, i][:, None], np.arange(k) < i[:, None]
+                a = split.alpha[row, i][:, None]
+                passed = np.arange(k) < i[:, None]
                 line = a * start + (self._one - a) * end
                 line[:, here] = (
                     np.where(passed, a, a - self._one) << self._step * (level - 1)
@@ -442,7 +455,8 @@ class Bridge(PureFactorization):
                 )
                 ends.append(line)
             start, end = ends
-            done, count = done + k, count + len(nodes[-1])
+            done += k
+            count += len(nodes[-1])
         return Rows(np.concatenate(nodes), np.concatenate(shares), place, end)
 
     def levels_of(self, ticks: IntArray) -> list[Level]:
@@ -456,7 +470,8 @@ class Bridge(PureFactorization):
             nodes = self._offset[level] + blocks.index[:, None] * k + np.arange(k)
             if level + 1 < self.levels:
                 _, first = _distinct((ticks - 1) // self._size[level])
-                row, child = row[first], child[first]
+                row = row[first]
+                child = child[first]
             levels.append(Level(nodes, split.shares, split.alpha, row, child))
         return levels
 
@@ -488,7 +503,8 @@ class Bridge(PureFactorization):
                 noise <<= self._step
                 noise += alpha[:, :, None] * (start - rest)
             if level + 1 < self.levels:
-                start, end = noise[row, child][:, None], noise[row, child + 1][:, None]
+                start = noise[row, child][:, None]
+                end = noise[row, child + 1][:, None]
         return np.asarray(noise[row, child + 1])
 
     def fits(self, largest: int) -> bool:
@@ -509,7 +525,8 @@ class Bridge(PureFactorization):
         )
 
     def _rounding_at(self, ticks: IntArray) -> FloatArray:
-        flat, out = ticks.ravel(), np.zeros(ticks.size)
+        flat = ticks.ravel()
+        out = np.zeros(ticks.size)
         for start in range(0, flat.size if self.bits else 0, _TICKS_AT_ONCE):
             here = slice(start, start + _TICKS_AT_ONCE)
             places = self._places(flat[here])
@@ -529,7 +546,8 @@ class Bridge(PureFactorization):
             )
             if level + 1 < self.levels:
                 _, first = _distinct((ticks - 1) // self._size[level])
-                r, c = row[first], child[first]
+                r = row[first]
+                c = child[first]
                 ends = np.stack([places[r, c], places[r, c + 1]])
         return np.asarray(places[row, child + 1])
 

@@ -64,13 +64,15 @@ class EpochBridge(Bridge):
         for level, _, split, row, child in self._descend(ticks):
             alpha = split.alpha / self._one
             if level == 0:
-                weight, scale = np.asarray([[0.0, 1.0]]), np.zeros((1, 2))
+                weight = np.asarray([[0.0, 1.0]])
+                scale = np.zeros((1, 2))
             else:
                 weight = alpha * weights[0][:, None] + (1 - alpha) * weights[1][:, None]
                 scale = largest_scales(UNITS / split.shares, alpha, *scales)
             if level + 1 < self.levels:
                 _, first = np.unique((ticks - 1) // self._size[level], return_index=True)
-                r, c = row[first], child[first]
+                r = row[first]
+                c = child[first]
                 weights, scales = (
                     np.stack([ends[r, c], ends[r, c + 1]]) for ends in (weight, scale)
                 )
@@ -159,11 +161,13 @@ class EndlessBridge(EndlessTree):
 
     def _apart(self, earlier: IntArray, later: IntArray, square: Square) -> FloatArray:
         """As `PureFactorization._apart`; `earlier` may be 0."""
-        first, last = self.epochs(np.maximum(earlier, 1)), self.epochs(later)
+        first = self.epochs(np.maximum(earlier, 1))
+        last = self.epochs(later)
         squares = np.empty(len(later))
         for a, b in set(zip(first.tolist(), last.tolist(), strict=True)):
             here = (first == a) & (last == b)
-            start, stop = earlier[here] - int(ENDS[a]), later[here] - int(ENDS[b])
+            start = earlier[here] - int(ENDS[a])
+            stop = later[here] - int(ENDS[b])
             if a == b:
                 squares[here] = self.tree(a)._apart(start, stop, square)
                 continue
@@ -180,7 +184,8 @@ class EndlessBridge(EndlessTree):
         )
 
     def _rounding_at(self, ticks: IntArray) -> FloatArray:
-        epochs, out = self.epochs(ticks), np.zeros(ticks.shape)
+        epochs = self.epochs(ticks)
+        out = np.zeros(ticks.shape)
         for epoch in np.unique(epochs).tolist():
             here = epochs == epoch
             out[here] = self.tree(epoch)._rounding_at(ticks[here] - int(ENDS[epoch]))
@@ -192,7 +197,8 @@ class EndlessBridge(EndlessTree):
             return np.arange(1, ticks + 1)
         every = []
         for epoch in range(int(self.epochs([ticks])[0]) + 1):
-            start, stop = int(ENDS[epoch]), min(ticks, int(ENDS[epoch + 1]))
+            start = int(ENDS[epoch])
+            stop = min(ticks, int(ENDS[epoch + 1]))
             every.append(start + self.tree(epoch, stop - start).stated_suspects(stop - start))
         return np.concatenate(every)
 
@@ -218,7 +224,8 @@ class WindowTree(DigitTree):
     ) -> None:
         super().__init__(1, base)
         self.horizon = None if horizon is None else check_pure_horizon(horizon)
-        self.width, self.levels = width, levels
+        self.width = width
+        self.levels = levels
         self.size = base ** (levels - 1)
         """Ticks of a node of the highest level; after the first window errors repeat with this
         period."""

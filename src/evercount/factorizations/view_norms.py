@@ -62,14 +62,17 @@ def _search(factorization: Factorization, width: int | None, last: int | None) -
         grid = grid[grid <= end]
     norms = _exact(factorization, width, grid)
     best = int(np.argmax(norms))
-    low, high = int(grid[max(best - 1, 0)]), int(grid[min(best + 1, len(grid) - 1)])
-    tick, norm = int(grid[best]), float(norms[best])
+    low = int(grid[max(best - 1, 0)])
+    high = int(grid[min(best + 1, len(grid) - 1)])
+    tick = int(grid[best])
+    norm = float(norms[best])
     while high - low > 2:
         inside = np.unique(np.linspace(low, high, 9).astype(np.int64))
         found = _exact(factorization, width, inside)
         place = int(np.argmax(found))
         if found[place] > norm:
-            tick, norm = int(inside[place]), float(found[place])
+            tick = int(inside[place])
+            norm = float(found[place])
         nearer = int(inside[max(place - 1, 0)]), int(inside[min(place + 1, len(inside) - 1)])
         if nearer == (low, high):
             break

@@ -157,7 +157,8 @@ def _numeric_price(
     tests/mechanisms/test_fresh_noise.py::test_only_touched_ticks_cost_anything and
     tests/factorizations/test_periods.py::test_only_the_periods_that_a_unit_touches_cost_anything.
     """
-    epsilon, cap = budget.epsilon, min(NUMERIC_DELTA, budget.delta / 16)
+    epsilon = budget.epsilon
+    cap = min(NUMERIC_DELTA, budget.delta / 16)
     if not isinstance(factorization, Fresh | Periods):
         limit = (
             numeric_horizon(factorization, scale, cells, epsilon, cap)
@@ -238,9 +239,14 @@ class RevisionNoise(NoiseStream):
     tick: int = 0
 
     def __init__(self, lags: int, cells: int, make: MakeDay, key: Secret, tick: int = 0) -> None:
-        self._lags, self._cells, self._make, self._key, self.tick = lags, cells, make, key, tick
+        self._lags = lags
+        self._cells = cells
+        self._make = make
+        self._key = key
+        self.tick = tick
         first = self._noise_of(0).stream
-        self.rounded, self.numeric_delta = first.rounded, first.numeric_delta
+        self.rounded = first.rounded
+        self.numeric_delta = first.numeric_delta
         self._days: dict[int, IntArray] = {}
 
     def _noise_of(self, day: int) -> Noise:
@@ -291,16 +297,19 @@ def build_revisions(
     is revised has other noise than one that is not, whatever they share.
     """
     if dumped is None:
-        one, tick = make(secret=secret), 0
+        one = make(secret=secret)
+        tick = 0
         fingerprint = declaration_fingerprint({**declaration, "revisions": lags}, engine, one.sigma)
         key = declared_key(secret or Secret.generate(), fingerprint)
     else:
-        state, fingerprint = dumped["state"], dumped["declaration"]
+        state = dumped["state"]
+        fingerprint = dumped["declaration"]
         if (state["lags"], state["cells"]) != (lags, cells) or state["tick"] < 0:
             raise SnapshotError(
                 "the noise state belongs to another number of revisions or of cells"
             )
-        key, tick = Secret.from_hex(state["secret"]), state["tick"]
+        key = Secret.from_hex(state["secret"])
+        tick = state["tick"]
         make = partial(make, dumped={"sigma": dumped["sigma"], "state": None})
         one = make(secret=Secret.from_hex("00" * 32))
     stream = RevisionNoise(lags, cells, make, key, tick)

@@ -101,7 +101,10 @@ class TreeNoise:
     def __init__(
         self, tree: DigitTree | Bridge, unit: float, cells: int, secret: Secret, first_cell: int = 0
     ) -> None:
-        self.tree, self.unit, self.cells, self.first_cell = tree, unit, cells, first_cell
+        self.tree = tree
+        self.unit = unit
+        self.cells = cells
+        self.first_cell = first_cell
         self._laplace = ExactLaplace(secret)
         some = range(first_cell, first_cell + cells)
         self._up: AnyArray = fair_bits(secret, some) if tree.bits else np.zeros(cells, np.int8)
@@ -209,7 +212,8 @@ class WindowNoise(TreeNoise):
     ) -> None:
         super().__init__(tree, unit, cells, secret, first_cell)
         # nodes of the highest level so far, and their sum
-        self._tops, self._sum = 0, np.zeros(cells, np.int64)
+        self._tops = 0
+        self._sum = np.zeros(cells, np.int64)
 
     def start_at(self, tick: int, noise: IntArray) -> None:
         """Go on after a tick that had this noise."""
@@ -250,8 +254,11 @@ class EpochNoise(ABC):
         secret: Secret,
         first_cell: int = 0,
     ) -> None:
-        self._calibration, self._secret = (epsilon, l1, grid), secret
-        self.tree, self.cells, self.first_cell = tree, cells, first_cell
+        self._calibration = (epsilon, l1, grid)
+        self._secret = secret
+        self.tree = tree
+        self.cells = cells
+        self.first_cell = first_cell
         self._epoch, self._inside, self._before = 0, self.inside(0), np.zeros(cells, np.int64)
 
     @abstractmethod
@@ -271,7 +278,8 @@ class EpochNoise(ABC):
                 self._inside, self._before, self._epoch = self.inside(epoch), before, epoch
             part = min(count, int(self.tree.ends[epoch + 1]) - first + 1)
             parts.append(self._before + self._inside.rows(first - int(self.tree.ends[epoch]), part))
-            first, count = first + part, count - part
+            first += part
+            count -= part
         return np.concatenate(parts)
 
 
@@ -335,7 +343,8 @@ def round_to_grid(noise: AnyArray, bits: int, up: AnyArray) -> AnyArray:
 def fair_bits(secret: Secret, cells: range) -> AnyArray:
     """A fair bit for each cell, independent of all numbers that `ExactLaplace` draws from the same
     secret."""
-    prf, bits = Prf(secret, TIES), np.empty(len(cells), np.int8)
+    prf = Prf(secret, TIES)
+    bits = np.empty(len(cells), np.int8)
     for start in range(0, len(cells), _BITS_AT_ONCE):
         some = cells[start : start + _BITS_AT_ONCE]
         bits[start : start + len(some)] = prf.words(counters(range(1), some))[:, 0] & np.uint64(1)
@@ -393,7 +402,8 @@ class PureStream(NoiseStream):
             float(grid),
             self.cells,
         ]
-        self._calibration, self._secret = (epsilon, l1, grid), secret
+        self._calibration = (epsilon, l1, grid)
+        self._secret = secret
         self._rows: IntArray = np.empty((0, self.cells), np.int64)
         self._last = np.zeros(self.cells, np.int64)
         self._source: TreeNoise | EpochNoise | TerraceNoise
@@ -425,7 +435,8 @@ class PureStream(NoiseStream):
     def take(self, ticks: int) -> IntArray:
         if self.tick + ticks > self.limit:
             raise HorizonReached(self.limit)
-        parts, ready = [self._rows], self.tick + len(self._rows)
+        parts = [self._rows]
+        ready = self.tick + len(self._rows)
         while ready < self.tick + ticks:
             wanted = min(max(AHEAD, self.tick + ticks - ready), MOST_AHEAD)
             ahead = max(LEAST_AHEAD, min(wanted, NUMBERS_AHEAD // self.cells))

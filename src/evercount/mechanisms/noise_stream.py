@@ -282,7 +282,8 @@ def join_cells(noise: NoiseStream, old: int, new: int) -> dict[str, Any]:
 def cohort_states(state: Facts) -> list[tuple[range, IntArray, dict[str, Any]]]:
     """(cells, base, state) of each cohort of a dump of `JoinedNoise`; SnapshotError where it is
     damaged."""
-    found, first = [], 0
+    found = []
+    first = 0
     for one in state["joined"]:
         cells = range(first, first + int(one["cells"]))
         if not len(cells) or np.shape(one["base"]) != (len(cells),):

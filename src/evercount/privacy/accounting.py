@@ -96,7 +96,9 @@ def cost_of_pld(pld: Any, delta: float, **promise: Any) -> Cost:
         raise ParameterError(
             f"a PrivacyLossDistribution of dp_accounting is needed, not {type(pld).__name__}"
         )
-    delta, last, infinite = check_delta(delta), 1.0, float(pld.get_delta_for_epsilon(1e6))
+    delta = check_delta(delta)
+    last = 1.0
+    infinite = float(pld.get_delta_for_epsilon(1e6))
     while float(pld.get_delta_for_epsilon(last)) - infinite > LEAST_TAIL:
         last *= 2
     leak = infinite + LEAST_TAIL
@@ -110,9 +112,11 @@ def cost_of_pld(pld: Any, delta: float, **promise: Any) -> Cost:
         (np.asarray(pld.get_delta_for_epsilon(epsilons[:-1])) - infinite) / (1 - leak) * (1 + 1e-9)
     )
     kept = needed > LEAST_TAIL
-    low, high = 0.0, 1.0
+    low = 0.0
+    high = 1.0
     while not np.all(_gaussian(high, epsilons[1:][kept]) >= needed[kept]):
-        low, high = high, 2 * high
+        low = high
+        high = 2 * high
         if high > 1e3:
             raise ParameterError("the distribution is not below any Gaussian noise")
     for _ in range(40):
@@ -129,7 +133,8 @@ def _gaussian(mu: float, epsilons: FloatArray) -> FloatArray:
     """δ(μ, ε) without loss of digits."""
     from scipy.special import log_ndtr
 
-    above, below = log_ndtr(mu / 2 - epsilons / mu), log_ndtr(-mu / 2 - epsilons / mu)
+    above = log_ndtr(mu / 2 - epsilons / mu)
+    below = log_ndtr(-mu / 2 - epsilons / mu)
     return np.asarray(np.exp(above) * -np.expm1(np.minimum(epsilons + below - above, 0.0)))
 
 

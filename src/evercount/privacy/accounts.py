@@ -37,7 +37,8 @@ class Account(NamedTuple):
     def room_after(self, inside: Iterable[Cost], outside: Iterable[Cost] = ()) -> Account | None:
         """What these streams leave, in exact arithmetic; None where they do not fit. `outside` are
         those over other time ranges."""
-        most, delta = self.most, self.delta
+        most = self.most
+        delta = self.delta
         for cost in outside:
             if self.noise and cost.leak is None:
                 return None
@@ -92,10 +93,8 @@ class Filter:
     def _keeps(self, cost: Cost, meeting: Meeting) -> bool:
         """Whether one stream that no other meets is within the total, by its promise or by its
         profile."""
-        epsilon, left = (
-            self.total.epsilon,
-            Fraction(self.total.delta) - meeting.price_outside(self.total.epsilon),
-        )
+        epsilon = self.total.epsilon
+        left = Fraction(self.total.delta) - meeting.price_outside(self.total.epsilon)
         if cost.budget.epsilon > epsilon or left < 0:
             return False
         if cost.plain or Fraction(cost.budget.delta) <= left:

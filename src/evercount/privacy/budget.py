@@ -202,7 +202,8 @@ class Budget:
         >>> round(Budget.from_mu(1.0, 1e-6).epsilon, 3)
         4.887
         """
-        mu, delta = check_positive("mu", mu), check_delta(delta)
+        mu = check_positive("mu", mu)
+        delta = check_delta(delta)
         epsilon = gaussian.epsilon_of(mu, delta)
         step = 2.0**-50
         while epsilon > 0 and gaussian.mu_of(epsilon, delta) > mu and step < 1:

@@ -237,7 +237,8 @@ def compose(costs: Iterable[Cost | Budget], delta: float | None = None) -> Budge
     usual = min(float(max(_as_people_add(meeting) for meeting in meetings)), 0.5)
     stated = usual if delta is None else check_delta(delta, pure=True)
     sums = [_sums(meeting) for meeting in meetings]
-    plain, summed = max(one for one, _ in sums), max(both for _, both in sums)
+    plain = max(one for one, _ in sums)
+    summed = max(both for _, both in sums)
     found = [
         _exact(meeting, stated, most, delta is not None and both <= Fraction(stated))
         for meeting, (most, both) in zip(meetings, sums, strict=True)
@@ -407,7 +408,8 @@ def epsilon_of(mu: float, pure: Fraction, delta: float) -> float:
         return gaussian.epsilon_of(mu, delta)
     # The upper end is ε of both parts added up, which holds by itself: mixed δ(ε_p + ε_g) ≤ δ(μ,
     # ε_g).
-    low, high = round_up(pure), round_up(pure + Fraction(gaussian.epsilon_of(mu, delta)))
+    low = round_up(pure)
+    high = round_up(pure + Fraction(gaussian.epsilon_of(mu, delta)))
     if mixed_delta_upper(mu, pure, low) <= delta:
         return low
     while low < (middle := low + 0.5 * (high - low)) < high:

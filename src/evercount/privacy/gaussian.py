@@ -61,7 +61,8 @@ def _mills(x: float) -> float:
 
 def _evaluate(mu: float, epsilon: float) -> _Evaluated:
     """Log δ(μ, ε) with its error bound; see `gaussian.proof.md` for every term of the bound."""
-    u, h = epsilon / mu, mu / 2
+    u = epsilon / mu
+    h = mu / 2
     a = h - u
     if u == math.inf or -a > _FARTHEST + 4 * _MACHINE_EPSILON * u:
         return _Evaluated(-math.inf, 0.0)  # δ < exp(−a²/2) is far below the smallest double
@@ -75,7 +76,8 @@ def _evaluate(mu: float, epsilon: float) -> _Evaluated:
         )
         log_delta = -0.5 * a * a - _HALF_LOG_2PI + math.log(difference)
     elif a <= 0:
-        first, second = _mills(-a), _mills(u + h)
+        first = _mills(-a)
+        second = _mills(u + h)
         difference = first - second
         cancellation = (first + second) / difference
         log_delta = -0.5 * a * a - _HALF_LOG_2PI + math.log(difference)
@@ -127,14 +129,16 @@ def mu_of(epsilon: float, delta: float) -> float:
     >>> round(mu_of(epsilon=0.5, delta=1e-10), 5)
     0.08744
     """
-    epsilon, target = check_positive("epsilon", epsilon), math.log(check_delta(delta))
+    epsilon = check_positive("epsilon", epsilon)
+    target = math.log(check_delta(delta))
 
     def excess(log_mu: float) -> float:
         return _evaluate(math.exp(log_mu), epsilon).log_delta - target
 
     # δ(μ, ε) ≤ 2Φ(μ/2) − 1 < μ, so μ = δ is private for every ε. The upper end grows until it is
     # not private.
-    low, high = target - 1.0, math.log(math.sqrt(2 * epsilon) + 1.0)
+    low = target - 1.0
+    high = math.log(math.sqrt(2 * epsilon) + 1.0)
     while excess(high) <= 0:
         high += 1.0
     mu = math.exp(_root(excess, low, high))
@@ -154,7 +158,8 @@ def epsilon_of(mu: float, delta: float) -> float:
     that of `delta_upper`. Test:
     `tests/privacy/test_privacy_gaussian.py::test_epsilon_of_is_on_the_private_side`.
     """
-    mu, target = check_positive("mu", mu), math.log(check_delta(delta))
+    mu = check_positive("mu", mu)
+    target = math.log(check_delta(delta))
 
     if _surely(mu, 0.0, target, 1):
         return 0.0

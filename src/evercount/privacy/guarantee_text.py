@@ -189,10 +189,8 @@ def _event_words(budget: Budget) -> _Words:
         "less well for all of them together."
     )
     if budget.adjacency == "add-remove":
-        changed, question = (
-            "if that event had been left out",
-            "whether an event is in the data at all",
-        )
+        changed = "if that event had been left out"
+        question = "whether an event is in the data at all"
         return _Words("any one event", changed, question, "with the event as without it", "", unit)
     return _Words(
         "any one event",
@@ -205,13 +203,16 @@ def _event_words(budget: Budget) -> _Words:
 
 
 def _person_words(budget: Budget, enforced: Enforced, tick: str) -> _Words:
-    within, cap = _within(budget, enforced, tick), _cap(budget, enforced, tick)
+    within = _within(budget, enforced, tick)
+    cap = _cap(budget, enforced, tick)
     # all of it, and not what is counted of it: without that, other events would take its places
     # under the cap
     comes, came, at, there = ("",) * 4
     if within:
-        comes, came = "that comes up for counting ", "that came up for counting "
-        at, there = f" {within}", " there"
+        comes = "that comes up for counting "
+        came = "that came up for counting "
+        at = f" {within}"
+        there = " there"
     protected = f"everything {comes}under the id of any person{at} ({cap})"
     unit = (
         f"Every id of a person, with everything {comes}under it{at} ({cap}). Someone "
@@ -410,7 +411,8 @@ def _not_protected(
 
 
 def _strength(budget: Budget, words: _Words) -> tuple[str, str]:
-    epsilon, delta = stated(budget.epsilon), stated(budget.delta)
+    epsilon = stated(budget.epsilon)
+    delta = stated(budget.delta)
     factor = _digits(math.exp(budget.epsilon), up=True) if budget.epsilon <= 20 else f"e^{epsilon}"
     exception = (
         f", plus a chance of at most 1 in {_digits(1 / Decimal(delta), up=False)}"

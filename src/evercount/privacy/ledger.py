@@ -267,7 +267,8 @@ class Ledger:
             self._check_fits(Entry(name, as_cost(cost)))
 
     def _check_fits(self, entry: Entry) -> None:
-        name, earlier = entry.name, [one.cost for one in self._entries]
+        name = entry.name
+        earlier = [one.cost for one in self._entries]
         if not isinstance(name, str) or not name:
             raise ParameterError(f"an entry needs a name, got {name!r}")
         if any(one.name == name for one in self._entries):
@@ -302,7 +303,8 @@ class Ledger:
         return self._filter.remaining(earlier, pure or self.total.pure, during)
 
     def _refusal(self, earlier: list[Cost], entry: Entry) -> str:
-        total, cost = self.total, entry.cost
+        total = self.total
+        cost = entry.cost
         if total.pure and not cost.budget.pure:
             return (
                 f"{entry.name!r} is not pure (its delta is {cost.budget.delta:g}), and the total "

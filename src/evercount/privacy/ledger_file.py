@@ -117,7 +117,8 @@ class LedgerFile:
                 f"another Ledger has {self.path} open, in this or another process: a ledger has "
                 "one user at a time. Use the object that is open, or close it first"
             ) from None
-        here, there = os.fstat(self._handle), self.path.stat()
+        here = os.fstat(self._handle)
+        there = self.path.stat()
         if (here.st_ino, here.st_dev) != (there.st_ino, there.st_dev):
             raise StoreError(
                 f"the ledger {self.path} was replaced while it was being opened: open it again"
@@ -201,7 +202,8 @@ class LedgerFile:
             if not adopt:
                 raise StoreError(f"{error}. {way_out}") from None
             head = {"lines": len(known), "last": known[-1] if known else "", **self._place()}
-        lines, here = head["lines"], self._place()
+        lines = head["lines"]
+        here = self._place()
         if not 1 <= lines <= len(known) or known[lines - 1] != head["last"]:
             raise StoreError(
                 f"the ledger {self.path} lacks entries that its head names: it is older than its "

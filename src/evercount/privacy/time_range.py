@@ -53,7 +53,8 @@ class Grid(NamedTuple):
             return instant + (self.phase - instant) % self.length
         try:
             zone = UTC if self.zone.upper() in ("UTC", "Z") else ZoneInfo(self.zone)
-            before, wall = _shown(instant - 1, zone), _shown(instant, zone)
+            before = _shown(instant - 1, zone)
+            wall = _shown(instant, zone)
             begun = (wall - self.phase) // self.length - (before - self.phase) // self.length
             # also where the clock skips the border
             if begun > 0 and _first_instant(wall, zone) >= instant:

@@ -62,7 +62,9 @@ class TreeKernel:
     bits are caught).
     """
 
-    bits, narrow, long_block = DRAW_BITS, 0, BLOCK_TICKS
+    bits = DRAW_BITS
+    narrow = 0
+    long_block = BLOCK_TICKS
     weights: tuple[int, ...] = ()  # of a node's own normal, by level
 
     def __init__(self, horizon: int) -> None:
@@ -134,7 +136,8 @@ class HonakerKernel(TreeKernel):
 
     def __init__(self, horizon: int, bits: int) -> None:
         super().__init__(horizon)
-        self.bits, self.rows = bits, self.rows + self.levels
+        self.bits = bits
+        self.rows += self.levels
         self.weights = tuple((1 << h + bits) // ((2 << h) - 1) for h in range(self.levels))
 
     def window(self, start: int, stop: int) -> tuple[int, int]:
@@ -171,7 +174,8 @@ class HonakerFullKernel(TreeKernel):
     """
 
     def __init__(self, horizon: int, bits: int) -> None:
-        self.bits, self.height = bits, (horizon - 1).bit_length()
+        self.bits = bits
+        self.height = (horizon - 1).bit_length()
         self.rows = self.height + 1
         halves = [1] * self.height + [0]  # v_h/2 of the middles, v_H of the end
         self.weights = tuple(
@@ -256,7 +260,8 @@ class OptimalKernel(TreeKernel):
 def _pairs(high: FloatArray, low: FloatArray) -> AnyArray:
     """Pairs of doubles as complex numbers: they are added, halved and moved together."""
     pairs = np.empty(high.shape, dtype=np.complex128)
-    pairs.real, pairs.imag = high, low
+    pairs.real = high
+    pairs.imag = low
     return pairs
 
 
@@ -265,7 +270,8 @@ ALLOWED_PRICE = 2.0**-60  # the price in δ that `numeric_horizon` allows by def
 ENDLESS_TICKS = 2**40
 LONG_HORIZON = 2**24  # for longer horizons, dumps keep all bits of the state
 BITS_STEP = 22  # fractional bits come in multiples of this
-FEWEST_BITS, MOST_BITS = 6 * BITS_STEP, 10 * BITS_STEP
+FEWEST_BITS = 6 * BITS_STEP
+MOST_BITS = 10 * BITS_STEP
 
 # the arithmetic of one factorization: `FilterKernel` has the contract
 Kernel = FilterKernel | TreeKernel
@@ -283,7 +289,8 @@ _errors: WeakKeyDictionary[Kernel, dict[int, float]] = WeakKeyDictionary()
 def make_kernel(factorization: Factorization, bits: int) -> Kernel:
     """The arithmetic of a factorization with `bits` fractional bits (ignored where nothing is
     rounded)."""
-    narrow, none = (factorization.horizon or MOST_TICKS) <= LONG_HORIZON, np.empty(0)
+    narrow = (factorization.horizon or MOST_TICKS) <= LONG_HORIZON
+    none = np.empty(0)
     match factorization:
         case Weighted(weights=weights):
             filter_ = weights.filter
@@ -365,7 +372,8 @@ def numeric_delta(
     `tests/mechanisms/test_exact_error.py` (measured error below the bound; a planted loss of bits
     is caught).
     """
-    scale, cells = check_scale(scale), check_count("cells", cells)
+    scale = check_scale(scale)
+    cells = check_count("cells", cells)
     if not (epsilon >= 0 and math.isfinite(epsilon)):
         raise ParameterError(f"epsilon must be a finite number ≥ 0, got {epsilon!r}")
     ticks = check_count("ticks", ticks)
