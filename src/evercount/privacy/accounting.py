@@ -17,7 +17,7 @@ from evercount._validate import FloatArray, check_delta, check_number
 from evercount.errors import MissingExtra, ParameterError
 from evercount.privacy import gaussian
 from evercount.privacy.budget import Budget
-from evercount.privacy.composition import Cost, Meeting, least_epsilon
+from evercount.privacy.composition import Cost, Overlap, least_epsilon
 
 # values of ε at which a distribution is compared with Gaussian noise; between them its δ is bounded
 GRID = 4096
@@ -111,18 +111,24 @@ def cost_of_pld(pld: Any, delta: float, **promise: Any) -> Cost:
     needed = (
         (np.asarray(pld.get_delta_for_epsilon(epsilons[:-1])) - infinite) / (1 - leak) * (1 + 1e-9)
     )
-    kept = needed > LEAST_TAIL
+    above_tail = needed > LEAST_TAIL
     low = 0.0
     high = 1.0
-    while not np.all(_gaussian(high, epsilons[1:][kept]) >= needed[kept]):
+
+    def dominates(mu: float) -> bool:
+        return bool(np.all(_gaussian(mu, epsilons[1:][above_tail]) >= needed[above_tail]))
+
+    while not dominates(high):
         low = high
         high = 2 * high
         if high > 1e3:
             raise ParameterError("the distribution is not below any Gaussian noise")
     for _ in range(40):
         middle = (low + high) / 2
-        fits = bool(np.all(_gaussian(middle, epsilons[1:][kept]) >= needed[kept]))
-        low, high = (low, middle) if fits else (middle, high)
+        if dominates(middle):
+            high = middle
+        else:
+            low = middle
     budget = replace(Budget.from_mu(high, delta - leak, **promise), delta=delta)
     while (cost := Cost(budget, leak)).mu < high:  # the ε was rounded
         budget = replace(budget, epsilon=budget.epsilon * (1 + 1e-9))
@@ -184,32 +190,34 @@ def exact_privacy_profile(
     cost = _cost_of(what, "a privacy profile")
     own = cost.budget.epsilon
     if epsilon is not None:
-        asked = check_number("epsilon", epsilon)
-        if asked < 0:
+        at = check_number("epsilon", epsilon)
+        if at < 0:
             raise ParameterError(f"epsilon must be a finite number of at least 0, got {epsilon!r}")
         if not cost.budget.pure:
-            return min(
-                1.0, (gaussian.delta_upper(cost.mu, asked) + cost.leak_at(asked)) * (1 + 2.0**-52)
-            )
+            delta_at = gaussian.delta_upper(cost.mu, at) + cost.leak_at(at)
+            return min(1.0, delta_at * (1 + 2.0**-52))
         # (e^ε₀ − e^ε)/(e^ε₀ + 1) without large powers
-        return min(1.0, max(0.0, -math.expm1(asked - own) / (1 + math.exp(-own))) * (1 + 2.0**-50))
-    asked = check_number("delta", delta)
-    if not (0 <= asked < 1 and (asked > 0 or cost.budget.pure)):
+        return min(1.0, max(0.0, -math.expm1(at - own) / (1 + math.exp(-own))) * (1 + 2.0**-50))
+    target = check_number("delta", delta)
+    if not (0 <= target < 1 and (target > 0 or cost.budget.pure)):
         raise ParameterError(
             f"delta must lie between 0 and 1, got {delta!r}; 0 is for pure budgets"
         )
     if not cost.budget.pure:
-        found = least_epsilon(cost.mu, Fraction(0), asked, Meeting((cost,), ()))
-        if found is None:
+        least = least_epsilon(cost.mu, Fraction(0), target, Overlap((cost,), ()))
+        if least is None:
             raise ParameterError(
                 f"finite arithmetic alone costs nearly delta={delta!r} here: ask for a larger one"
             )
-        return found
-    inside = 1 - asked * (1 + math.exp(-own))  # e^ε = e^ε₀ − δ·(e^ε₀ + 1)
-    return 0.0 if inside <= 0 else max(0.0, (own + math.log(inside)) * (1 + 2.0**-50) + 2.0**-50)
+        return least
+    inside = 1 - target * (1 + math.exp(-own))  # e^ε = e^ε₀ − δ·(e^ε₀ + 1)
+    if inside <= 0:
+        return 0.0
+    return max(0.0, (own + math.log(inside)) * (1 + 2.0**-50) + 2.0**-50)
 
 
 def _cost_of(what: Budget | Costed, name: str) -> Cost:
+    """Look up what it costs; refuse costs of which only the promise is known."""
     cost = Cost(what, 0.0) if isinstance(what, Budget) else getattr(what, "cost", None)
     if not isinstance(cost, Cost):
         raise ParameterError(f"{name} needs a Budget or a Stream, not {type(what).__name__}")

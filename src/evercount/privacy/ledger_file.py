@@ -73,9 +73,10 @@ class LedgerFile:
                 "the key of a ledger is 16 to 64 random bytes, for example secrets.token_bytes(32)"
             )
         self.path = Path(path).expanduser().absolute()
-        self.head = (
-            self.path.with_name(self.path.name + ".head") if head is None else Path(head).absolute()
-        )
+        if head is None:
+            self.head = self.path.with_name(self.path.name + ".head")
+        else:
+            self.head = Path(head).absolute()
         self._key = key
         self._handle = -1
         self.records: list[dict[str, Any]] = []
@@ -133,8 +134,8 @@ class LedgerFile:
         ).digest()
 
     def _load(self, content: bytes) -> list[str]:
-        """Read the lines; their links."""
-        known = []
+        """Read the lines into `records`; return their links."""
+        links = []
         for number, line in enumerate(content.splitlines(keepends=True)):
             if not line.endswith(b"\n"):
                 break  # a crash in the middle of a line, if the head agrees
@@ -156,9 +157,9 @@ class LedgerFile:
                     "budget counts as spent"
                 )
             self.records.append(record)
-            known.append(link.hex())
+            links.append(link.hex())
             self._length += len(line)
-        return known
+        return links
 
     def _check_first(self, record: dict[str, Any]) -> None:
         if record.get("format") != LEDGER_FORMAT or record.get("version") != FILE_VERSION:
@@ -189,7 +190,7 @@ class LedgerFile:
         with replaced(self.head) as file:
             file.write(_canonical({**body, "seal": seal}) + b"\n")
 
-    def _check_head(self, known: list[str], adopt: bool) -> None:
+    def _check_head(self, links: list[str], adopt: bool) -> None:
         """Refuse a file that is not the one of its head, or older; `adopt` does not excuse entries
         that are missing."""
         way_out = (
@@ -201,10 +202,10 @@ class LedgerFile:
         except StoreError as error:
             if not adopt:
                 raise StoreError(f"{error}. {way_out}") from None
-            head = {"lines": len(known), "last": known[-1] if known else "", **self._place()}
+            head = {"lines": len(links), "last": links[-1] if links else "", **self._place()}
         lines = head["lines"]
         here = self._place()
-        if not 1 <= lines <= len(known) or known[lines - 1] != head["last"]:
+        if not 1 <= lines <= len(links) or links[lines - 1] != head["last"]:
             raise StoreError(
                 f"the ledger {self.path} lacks entries that its head names: it is older than its "
                 "head, or was cut. Put the newest ledger back; if it is lost, all of its budget "
@@ -218,12 +219,12 @@ class LedgerFile:
                 f"{self.path} is a copy of the ledger {head['path']}: two copies would spend one "
                 f"budget twice. Use the original. {way_out}"
             )
-        if len(known) > lines + 1 and not adopt:
+        if len(links) > lines + 1 and not adopt:
             raise StoreError(
                 f"the head {self.head} of the ledger is older than the ledger. {way_out}"
             )
         self._cut()
-        if len(known) > lines or adopt:  # a crash between the line and the head: it counts as spent
+        if len(links) > lines or adopt:  # a crash between the line and the head: it counts as spent
             self._write_head()
 
     def _read_head(self) -> dict[str, Any]:
@@ -251,13 +252,13 @@ class LedgerFile:
     # -- writing -----------------------------------------------------------------------------------
 
     def begin(self, facts: dict[str, Any]) -> None:
-        """The first line of a new file."""
+        """Write the first line of a new file."""
         sync_folder(self.path)
-        known = {"format": LEDGER_FORMAT, "version": FILE_VERSION, "keyed": self._key is not None}
-        self.append({**known, "identity": random_bytes(16).hex(), **facts})
+        what = {"format": LEDGER_FORMAT, "version": FILE_VERSION, "keyed": self._key is not None}
+        self.append({**what, "identity": random_bytes(16).hex(), **facts})
 
     def append(self, record: dict[str, Any]) -> None:
-        """One more line, on the disk when this returns."""
+        """Write one more line; it is on the disk when this returns."""
         link = self._hash(self._link, _canonical(record))
         with disk_errors(f"nothing is spent, because the ledger {self.path} cannot be written"):
             try:
@@ -276,9 +277,9 @@ class LedgerFile:
             self._write_head()
 
     def _write(self, content: bytes) -> None:
-        done = 0
-        while done < len(content):
-            done += os.pwrite(self._handle, content[done:], self._length + done)
+        written = 0
+        while written < len(content):
+            written += os.pwrite(self._handle, content[written:], self._length + written)
         os.fsync(self._handle)
         self._length += len(content)
 
