@@ -67,7 +67,10 @@ def endless_radius(integers: bool, beta: float, ticks: int) -> float:
     e = excess(before)
     f = excess(h)
     for _ in range(20):
-        guess = h - f * (h - before) / (f - e) if f != e else h * (1.2 if f > 0 else 0.8)
+        if f != e:
+            guess = h - f * (h - before) / (f - e)
+        else:
+            guess = h * (1.2 if f > 0 else 0.8)
         before = h
         e = f
         h = min(max(guess, 0.7 * h), 1.4 * h)
@@ -103,7 +106,10 @@ def _epoch_chance(integers: bool, epoch: int, inside: int, h: float) -> float:
     outside = math.exp(-far / own) + (
         2 * float(_cdf(before, np.asarray([-h]))[0]) if epoch else 0.0
     )
-    s_chance = np.diff(_cdf(before, np.asarray(s * step, np.float64))) if epoch else np.ones(1)
+    if epoch:
+        s_chance = np.diff(_cdf(before, np.asarray(s * step, np.float64)))
+    else:
+        s_chance = np.ones(1)
     # m = S + c·Z in steps: rows of `sums` begin at m = −3·STEPS, and beyond 3·STEPS nothing is
     # asked
     width = len(s_chance)

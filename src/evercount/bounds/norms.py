@@ -44,7 +44,9 @@ def over_ticks(
     if horizon is not None and ticks.size and ticks.max() > horizon:
         raise ParameterError(f"tick {int(ticks.max())} lies beyond the horizon {horizon}.")
     values = formula(ticks.ravel())
-    return float(values[0]) if ticks.ndim == 0 else values.reshape(ticks.shape)
+    if ticks.ndim == 0:
+        return float(values[0])
+    return values.reshape(ticks.shape)
 
 
 BINARY_FACTOR = math.pi * math.log2(math.e)

@@ -154,7 +154,10 @@ def laplace_quantile(weight: int, beta: float) -> float:
     high = (math.log(2 / beta) + 2) * 2 + 10
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (middle, high) if laplace_tail(weight, middle * std) > beta else (low, middle)
+        if laplace_tail(weight, middle * std) > beta:
+            low = middle
+        else:
+            high = middle
     return high
 
 
@@ -207,8 +210,9 @@ def _factor(beta: float, weight: int) -> float:
     """The table's where it is for this β: SciPy, and the quantiles of a year of fresh noise, take
     half a second."""
     table = usual_factors()
-    known = table.laplace.get(weight) if beta == table.beta else None
-    return computed_factor(beta, weight) if known is None else known
+    if beta == table.beta and weight in table.laplace:
+        return table.laplace[weight]
+    return computed_factor(beta, weight)
 
 
 @dataclass(frozen=True)
@@ -325,5 +329,8 @@ def _union_radius(std: FloatArray, weight: IntArray, count: FloatArray, beta: fl
         high = 2 * high
     while high - low > 1e-4 * high:
         middle = (low + high) / 2
-        low, high = (middle, high) if chance(middle) > beta else (low, middle)
+        if chance(middle) > beta:
+            low = middle
+        else:
+            high = middle
     return high

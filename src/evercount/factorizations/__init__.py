@@ -95,7 +95,9 @@ def factorization(name: str | None, horizon: int | None) -> Factorization:
     if name not in BUILT_IN:
         return build(known)
     shared = _shared.get((name, known))
-    return _shared.setdefault((name, known), build(known)) if shared is None else shared
+    if shared is None:
+        return _shared.setdefault((name, known), build(known))
+    return shared
 
 
 def register_factorization(name: str, build: Callable[[int], Factorization]) -> None:

@@ -62,7 +62,9 @@ def check_horizon(horizon: Any) -> int | None:
     >>> check_horizon(1000)
     1000
     """
-    return None if horizon is None else check_known_horizon(horizon)
+    if horizon is None:
+        return None
+    return check_known_horizon(horizon)
 
 
 def check_known_horizon(horizon: Any) -> int:

@@ -166,12 +166,12 @@ class _Unit:
     def costly(self, G: FloatArray) -> FloatArray:
         """Changes that cost much, one from every few ticks on: entries are added one by one, then
         exchanged."""
-        first = (
-            np.arange(0, self.ticks - self.span + 1, STRIDE)
-            if self.span < self.ticks
-            else np.zeros(1, np.int64)
-        )
-        begin = np.arange(0, self.ticks, STRIDE) if self.span == self.ticks else first
+        if self.span < self.ticks:
+            first = np.arange(0, self.ticks - self.span + 1, STRIDE)
+            begin = first
+        else:
+            first = np.zeros(1, np.int64)
+            begin = np.arange(0, self.ticks, STRIDE)
         at = np.arange(len(begin))
         own = np.diagonal(G)
         near = np.arange(self.ticks) - np.broadcast_to(first, len(begin))[:, None]
@@ -250,8 +250,7 @@ def _solve(
     W = np.vstack(workloads)
     T = unit.ticks
     sizes = [len(rows) for rows in workloads]
-    group = np.arange(len(W)) if worst else np.repeat(np.arange(len(sizes)), sizes)
-    share = np.ones(len(W)) if worst else np.repeat(1.0 / np.asarray(sizes), sizes)
+    group, share = _groups(sizes, worst)
     groups = int(group[-1]) + 1
     p = np.full(groups, 1.0 / groups)
     changes = unit.start()
@@ -290,19 +289,20 @@ def _solve(
         errors = _grouped(variances, group, share)
         mean = mean + (G - mean) * min(1.0, MEAN_OF / (step + 1))
         if unit.q == 1:
-            tried = [(G, variances)]
+            candidates = [(G, variances)]
         elif step % NEW_CHANGES == 0:
             # steps swing around the optimum, and both sides are convex in G
             inverse = solve_triangular(np.linalg.cholesky(mean), W.T, lower=True)
-            tried = [(mean, (inverse**2).sum(axis=0))]
+            candidates = [(mean, (inverse**2).sum(axis=0))]
         else:
-            tried = []
-        for one, own in tried:
-            bound = unit.bound(one)
-            if (error := float(_grouped(own, group, share).max()) * bound) < upper:
+            candidates = []
+        for candidate, of_rows in candidates:
+            bound = unit.bound(candidate)
+            error = float(_grouped(of_rows, group, share).max()) * bound
+            if error < upper:
                 upper = error
-                gram = one / bound
-                rows = own * bound
+                gram = candidate / bound
+                rows = of_rows * bound
         if upper <= least * (1 + GAP) or step - risen > PATIENCE:
             break
         p = p * (errors / F) ** OVER_RELAXATION
@@ -312,9 +312,17 @@ def _solve(
         )
         if unit.q > 1 and step % NEW_CHANGES == NEW_CHANGES - 1:
             changes = changes.joined(unit.costly(G), 0.02)
-    of_each = np.split(rows, np.cumsum(sizes)[:-1])
-    found = tuple(float(np.sqrt(part.max() if worst else part.mean())) for part in of_each)
-    return _Solved(found, float(np.sqrt(least)), gram, p, changes)
+    variances_of_each = np.split(rows, np.cumsum(sizes)[:-1])
+    combined = np.max if worst else np.mean
+    stds = tuple(float(np.sqrt(combined(one))) for one in variances_of_each)
+    return _Solved(stds, float(np.sqrt(least)), gram, p, changes)
+
+
+def _groups(sizes: Sequence[int], worst: bool) -> tuple[IntArray, FloatArray]:
+    """Number the group of each row, which is one row or one workload, and divide it into shares."""
+    if worst:
+        return np.arange(sum(sizes)), np.ones(sum(sizes))
+    return np.repeat(np.arange(len(sizes)), sizes), np.repeat(1.0 / np.asarray(sizes), sizes)
 
 
 def _grouped(variances: FloatArray, group: IntArray, share: FloatArray) -> FloatArray:

@@ -233,11 +233,9 @@ def make_blend(horizon: int | None, filter_: BlendFilter) -> Blend | TappedBlend
     """The blend with these numbers."""
     if not filter_.taps:
         shared = _shared.get((horizon, filter_))
-        return (
-            _shared.setdefault((horizon, filter_), Blend(horizon, filter_))
-            if shared is None
-            else shared
-        )
+        if shared is None:
+            return _shared.setdefault((horizon, filter_), Blend(horizon, filter_))
+        return shared
     if horizon is None:
         raise ParameterError("a blend with taps needs a horizon")
     return TappedBlend(horizon, filter_)
@@ -268,7 +266,10 @@ def _series(
 
 
 def _weights(T: int | None, filter_: BlendFilter) -> Weights:
-    knots = np.zeros(1, dtype=np.int64) if T is None else dyadic_knots(T - 1, mirrored=True)
+    if T is None:
+        knots = np.zeros(1, dtype=np.int64)
+    else:
+        knots = dyadic_knots(T - 1, mirrored=True)
     rational = filter_.rational()
     if not filter_.weights:
         eta = PiecewiseLinear(knots, np.ones(len(knots)))

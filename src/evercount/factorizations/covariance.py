@@ -289,9 +289,10 @@ class Covariance:
             final = q == len(self._lengths)
             left = int(self.knots[q])
             end = stop if final else min(int(self.knots[q + 1]), stop)
-            (eta, eta_slope), (n, n_slope) = (
-                self._last if final else (line[q].tolist() for line in self._lines)
-            )
+            if final:
+                (eta, eta_slope), (n, n_slope) = self._last
+            else:
+                (eta, eta_slope), (n, n_slope) = (line[q].tolist() for line in self._lines)
             while at < end:
                 size = 1 << ((end - at).bit_length() - 1)
                 offset = at - left
@@ -322,7 +323,10 @@ class Covariance:
         """The maps of `length` ticks, a power of two or a third of one; computed once."""
         if length not in self._steps:
             first = 1 << (length - 1).bit_length() - 1 if length > 1 else 0
-            self._steps[length] = self._compose(first, length - first) if first else self._single()
+            if first:
+                self._steps[length] = self._compose(first, length - first)
+            else:
+                self._steps[length] = self._single()
         return self._steps[length]
 
     def _single(self) -> _Step:

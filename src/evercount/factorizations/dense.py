@@ -141,7 +141,10 @@ class Dense(Matrices):
         off = _off(L, R)
         gram = R.T @ R
         rounding = 1.01 * _gamma(len(R)) * columns**2
-        negative = 0.0 if float(R.min()) >= 0 else max(0.0, rounding - float(gram.min()))
+        if float(R.min()) >= 0:
+            negative = 0.0
+        else:
+            negative = max(0.0, rounding - float(gram.min()))
         raised = np.sqrt(columns**2 + negative) + np.sqrt(2 * len(L)) * off
         self._left = L
         self._right = R
@@ -254,11 +257,9 @@ class Dense(Matrices):
     def spec(self) -> str | dict[str, Any]:
         """The matrices, so that a snapshot needs nobody to build them; the name where it was
         registered."""
-        return (
-            self.name
-            if self._by_name
-            else {"name": self.name, "left": self._left, "right": self._right}
-        )
+        if self._by_name:
+            return self.name
+        return {"name": self.name, "left": self._left, "right": self._right}
 
 
 def as_dense(given: Factorization, horizon: int | None, name: str | None = None) -> Dense:

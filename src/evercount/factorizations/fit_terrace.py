@@ -97,7 +97,9 @@ def least_std(horizon: int | None, width: int | None, rate: float, cells: int) -
     """The least worst std, in grid units, that one view alone has with Laplace noise."""
     if width is not None:
         fresh = math.sqrt(width * float(node_variance(np.asarray(rate))))
-        return fresh if width == 1 else min(fresh, _alone(horizon, width, rate, cells))
+        if width == 1:
+            return fresh
+        return min(fresh, _alone(horizon, width, rate, cells))
     if horizon is None:
         endless = EndlessBridge().for_rate(rate)
         ticks = np.asarray(endless.suspects(ENDLESS_TICKS))

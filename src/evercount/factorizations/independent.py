@@ -52,7 +52,9 @@ class Direct(Factorization):
 
     def difference_norm(self, earlier: int, later: int) -> float:
         earlier, later = self._check_pair(earlier, later)
-        return 0.0 if earlier == later else math.sqrt(2.0) if earlier else 1.0
+        if earlier == later:
+            return 0.0
+        return math.sqrt(2.0) if earlier else 1.0
 
     def dense(self, ticks: int | None = None) -> tuple[FloatArray, FloatArray]:
         size = self._check_dense(ticks)
@@ -229,7 +231,10 @@ class Periods(Factorization):
         while done < ticks:
             into = (state.tick + done) % self.width
             part = slice(done, min(ticks, done + self.width - into))
-            begin = State(into, tuple(inner)) if into else self.period.initial(z.shape[1])
+            if into:
+                begin = State(into, tuple(inner))
+            else:
+                begin = self.period.initial(z.shape[1])
             noise, after = self.period.block(begin, z[part], part.stop - done)
             out[part] = noise + before
             inner = list(after.arrays)

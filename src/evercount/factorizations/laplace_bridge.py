@@ -227,7 +227,9 @@ class Bridge(PureFactorization):
         self._blocks = [math.prod(self.branching[:level]) for level in range(self.levels)]
         # first node of a level
         self._offset = [sum(self._blocks[1 : level + 1]) for level in range(self.levels)]
-        self._step = 0 if integers else FINE if self.levels < DEEP else COARSE
+        self._step = FINE if self.levels < DEEP else COARSE
+        if integers:
+            self._step = 0
         self._one = 1 << self._step
         self.bits = self._step * (self.levels - 1)
 
@@ -235,7 +237,9 @@ class Bridge(PureFactorization):
         """This bridge, or its form in whole numbers where the noise of the first tick is narrow;
         `rate`: all of ε."""
         narrow = math.sqrt(2) / rate * float(self.row_norms([1])[0]) < NARROW
-        return Bridge(self.horizon, self._design, integers=True) if narrow else self
+        if narrow:
+            return Bridge(self.horizon, self._design, integers=True)
+        return self
 
     def _parts(self, level: int, index: IntArray) -> FloatArray:
         """The part of what is left that each child of these blocks takes, shape (blocks, k)."""
@@ -372,7 +376,9 @@ class Bridge(PureFactorization):
     def stated_suspects(self, ticks: int) -> IntArray:
         """All ticks; above 2^21 of them, those of the blocks whose ends have the largest
         variances."""
-        return np.arange(1, self.horizon + 1) if self.horizon <= ALL_TICKS else self._likely_ticks
+        if self.horizon <= ALL_TICKS:
+            return np.arange(1, self.horizon + 1)
+        return self._likely_ticks
 
     @cached_property
     def _likely_ticks(self) -> IntArray:
@@ -448,11 +454,10 @@ class Bridge(PureFactorization):
                 a = split.alpha[row, i][:, None]
                 passed = np.arange(k) < i[:, None]
                 line = a * start + (self._one - a) * end
-                line[:, here] = (
-                    np.where(passed, a, a - self._one) << self._step * (level - 1)
-                    if level
-                    else passed
-                )
+                if level:
+                    line[:, here] = np.where(passed, a, a - self._one) << self._step * (level - 1)
+                else:
+                    line[:, here] = passed
                 ends.append(line)
             start, end = ends
             done += k

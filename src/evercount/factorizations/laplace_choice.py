@@ -239,7 +239,9 @@ class WindowTree(DigitTree):
 
     def _index(self, ticks: IntArray, level: int) -> IntArray:
         """Nothing lies above the highest place, whose digit grows without end."""
-        return super()._index(ticks, level) if level < self.levels else np.zeros_like(ticks)
+        if level < self.levels:
+            return super()._index(ticks, level)
+        return np.zeros_like(ticks)
 
     def tops(self, ticks: npt.ArrayLike) -> IntArray:
         """How many whole nodes of the highest level the prefix of each tick uses."""
@@ -253,20 +255,17 @@ class WindowTree(DigitTree):
         return list(range(max(1, ticks - min(2 * self.size, _SOME)), ticks + 1))
 
     def worst_row(self) -> tuple[int, float]:
-        return (
-            super().worst_row()
-            if self.horizon is None
-            else self._worst_of(self.suspects(self.horizon))
-        )
+        if self.horizon is None:
+            return super().worst_row()
+        return self._worst_of(self.suspects(self.horizon))
 
     def worst_window(self) -> float:
         """The largest norm of a sum over the last `width` ticks: of all, or of some thousand where
         there are more."""
-        last = (
-            self.width + self.size
-            if self.horizon is None
-            else min(self.horizon, self.width + self.size)
-        )
+        if self.horizon is None:
+            last = self.width + self.size
+        else:
+            last = min(self.horizon, self.width + self.size)
         ticks = np.arange(1, last + 1)
         if last > _SOME:
             ends = [
@@ -312,9 +311,9 @@ def pure_factorization(name: str | None, horizon: int | None) -> PureFactorizati
             raise ParameterError(
                 f"{name} is for horizon=None; with a horizon 'bridge' has less error"
             )
-        return (
-            _endless(False) if name == "endless-bridge" else _hybrid(name == "pure-hybrid-binary")
-        )
+        if name == "endless-bridge":
+            return _endless(False)
+        return _hybrid(name == "pure-hybrid-binary")
     if name == "fresh":
         return WindowTree(1, horizon, 3, 1, name)  # new Laplace noise on every tick's own number
     if isinstance(name, str) and (wide := _WINDOW.fullmatch(name)):

@@ -123,7 +123,9 @@ class PureFactorization(Factorization):
     def suspects(self, ticks: int) -> list[int]:
         """Ticks, none above `ticks`, one of which has the largest std of the first `ticks`."""
         # Empty where none are known; with a horizon, `ticks` must be that.
-        return [] if self.horizon is None else [self.worst_row()[0]]
+        if self.horizon is None:
+            return []
+        return [self.worst_row()[0]]
 
     def stated_suspects(self, ticks: int) -> IntArray:
         """As `suspects`, of the std that a stream states: of discrete numbers, rounded, whatever
@@ -181,7 +183,8 @@ class DigitTree(PureFactorization):
             raise ParameterError(
                 f"the base of a tree must be 2 or an odd number from 3 to 999, got {base!r}"
             )
-        self.base, self.low = base, (base - 1) // 2  # digits go from −low to base − 1 − low
+        self.base = base
+        self.low = (base - 1) // 2  # digits go from −low to base − 1 − low
         levels = 0
         largest = 0
         while largest < T:
@@ -210,7 +213,9 @@ class DigitTree(PureFactorization):
         for level, digit in enumerate(self.digits([node])[0].tolist()):
             if digit:
                 size = self.base**level
-                return (node - size + 1, node) if digit > 0 else (node + 1, node + size)
+                if digit > 0:
+                    return node - size + 1, node
+                return node + 1, node + size
         raise ParameterError(f"0 is not a node, got {node}")
 
     def total_weight(self) -> int:
@@ -438,7 +443,9 @@ class HybridTree(EndlessTree):
 
     def tree(self, epoch: int, ticks: int | None = None) -> DigitTree:
         whole = _epoch_tree(epoch, self.binary)
-        return whole if ticks is None else DigitTree(ticks, whole.base)
+        if ticks is None:
+            return whole
+        return DigitTree(ticks, whole.base)
 
     def node_share(self, epoch: int) -> Fraction:
         """ε over the part of ε that one node of an epoch's tree has."""

@@ -17,7 +17,7 @@ import numpy as np
 
 from evercount._validate import FloatArray, IntArray, check_count
 from evercount.factorizations.base import Factorization
-from evercount.factorizations.blend import Blend, BlendFilter
+from evercount.factorizations.blend import Blend
 from evercount.factorizations.dense import Dense
 from evercount.factorizations.filter_numbers import Exponentials, PiecewiseLinear, geometric
 from evercount.factorizations.independent import Direct, Fresh
@@ -124,8 +124,8 @@ def _largest_product(bound: FloatArray, q: int, period: int | None) -> float:
     return float(np.sort(rows)[-q:].sum())
 
 
-def _largest_sum(factorization: Factorization, q: int, period: int | None) -> float:
-    T = factorization.horizon
+def _closed_sum(factorization: Factorization, q: int) -> float | None:
+    """Compute the largest sum where there is a formula for it."""
     match factorization:
         case Fresh():
             return float(q)
@@ -136,31 +136,52 @@ def _largest_sum(factorization: Factorization, q: int, period: int | None) -> fl
             return _tree_sum(q, horizon.bit_length())
         case HonakerFull(height=height):
             return _tree_sum(q, height + 1)
-        case Blend(horizon=int(horizon), filter=BlendFilter(weights=(_, *_))) if (
-            horizon <= LARGEST_OPTIMAL_HORIZON
-        ):
-            pass  # columns of different norms: below, as any matrix
-        case SquareRoot() | Weighted():
-            family = Family.of(factorization)
-            if T is not None and T <= MOST_TICKS and T * max(q, period or 0) <= MOST_ENTRIES:
-                return _exact_sum(
-                    family.diagonals(),
-                    lambda *lags: family.over(*lags),
-                    T,
-                    q,
-                    period,
-                    *family.falls,
-                )
-            return _bounded_sum(family.over, q, any(family.falls))
+    return None
+
+
+def _family_sum(member: SquareRoot | Weighted, q: int, period: int | None) -> float:
+    """Bound the largest sum from diagonals of G, or for long horizons from bounds of them."""
+    T = member.horizon
+    family = Family.of(member)
+    if T is not None and T <= MOST_TICKS and T * max(q, period or 0) <= MOST_ENTRIES:
+        return _exact_sum(
+            family.diagonals(),
+            lambda *lags: family.over(*lags),
+            T,
+            q,
+            period,
+            *family.falls,
+        )
+    return _bounded_sum(family.over, q, any(family.falls))
+
+
+def _is_short_and_weighted(factorization: Factorization) -> bool:
+    """Whether it is a blend whose columns have different norms, and T × T matrices are small."""
+    return (
+        isinstance(factorization, Blend)
+        and factorization.horizon is not None
+        and factorization.horizon <= LARGEST_OPTIMAL_HORIZON
+        and bool(factorization.filter.weights)
+    )
+
+
+def _largest_sum(factorization: Factorization, q: int, period: int | None) -> float:
+    """Bound Σ_{i,j∈J} |G_ij| over all sets J of q ticks within the period."""
+    closed = _closed_sum(factorization, q)
+    if closed is not None:
+        return closed
+    # columns of different norms: below, as any matrix
+    uneven = _is_short_and_weighted(factorization)
+    if isinstance(factorization, SquareRoot | Weighted) and not uneven:
+        return _family_sum(factorization, q, period)
+    T = factorization.horizon
     if T is None or T > LARGEST_OPTIMAL_HORIZON:
         return math.inf
     if isinstance(factorization, Dense):
-        found = gram_sum(np.abs(factorization.gram) + factorization.gram_error, q, period)
-        return min(
-            found,
-            signed_sum(factorization.gram, q, period)
-            + (period or 0) ** 2 * factorization.gram_error,
-        )
+        gram = factorization.gram
+        error = factorization.gram_error
+        by_size = gram_sum(np.abs(gram) + error, q, period)
+        return min(by_size, signed_sum(gram, q, period) + (period or 0) ** 2 * error)
     R = factorization.dense()[1]
     return gram_sum(np.abs(R.T @ R), q, period)
 
@@ -413,7 +434,9 @@ class _Blocks:
         """A bound of all entries at distances from `start` to `stop` (None: and beyond)."""
         if start == 0:
             diagonal = float(self.diagonal.max())
-            return diagonal if stop == 0 else max(diagonal, self.over(1, stop))
+            if stop == 0:
+                return diagonal
+            return max(diagonal, self.over(1, stop))
         ends = np.append(self.knots[1:] - 1, self.knots[-1])
         reach = ends >= start
         if self.endless:

@@ -176,7 +176,10 @@ class Terrace(PureFactorization):
     units = SHARES
 
     def __init__(self, horizon: int | None, levels: Levels, rate: float) -> None:
-        self.horizon = None if check_horizon(horizon) is None else check_pure_horizon(horizon)
+        if check_horizon(horizon) is None:
+            self.horizon = None
+        else:
+            self.horizon = check_pure_horizon(horizon)
         if not (rate > 0 and math.isfinite(rate)):
             raise ParameterError(f"the rate of a terrace must be positive and finite, got {rate!r}")
         self.design = levels

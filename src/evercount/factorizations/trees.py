@@ -390,7 +390,9 @@ class HonakerFull(Factorization):
 def known_boundaries(tick: int, height: int) -> int:
     """Boundaries with known noise after a tick: a node's end lies ahead for each zero in the bits
     of t − 1."""
-    return tick + height - (tick - 1).bit_count() if tick else 0
+    if tick:
+        return tick + height - (tick - 1).bit_count()
+    return 0
 
 
 def draw_of_middle(begins: IntArray, level: int, height: int) -> IntArray:

@@ -95,34 +95,47 @@ def build_noise(
     scale = sigma / grid
     state = None if dumped is None else dumped["state"]
     key, fingerprint = noise_key(secret, dumped, declaration, factorization, sigma)
-    first, number = (0, cells) if part is None else (part.start, len(part))
+    part = range(cells) if part is None else part
     stream: NoiseStream
     if names is not None:
-        if isinstance(factorization, Periods):
-            raise ParameterError(
-                f"unlisted keys cannot have noise of {factorization.name!r}: omit the factorization"
-            )
-        engine = ONE_BY_ONE if isinstance(factorization, Fresh) else factorization
-        if state is None:
-            stream = NamedNoise(engine, scale, key, names, limit, reserved)
-        else:
-            stream = NamedNoise.load(engine, scale, state)
-            limit = min(limit, stream.limit)
+        stream = _named_noise(factorization, scale, key, names, limit, reserved, state)
+        limit = min(limit, stream.limit)
     elif isinstance(factorization, Fresh):
-        stream = FreshStream(scale, number, key, first, reserved, limit, state)
+        stream = FreshStream(scale, len(part), key, part.start, reserved, limit, state)
     elif isinstance(factorization, Periods):
-        periodic = PeriodicStream(factorization, scale, cells, key)
-        stream = periodic if state is None else periodic.resume(state)
+        stream = PeriodicStream(factorization, scale, cells, key)
+        if state is not None:
+            stream = stream.resume(state)
     elif state is None:
         stream = ExactStream(
-            factorization, scale, number, key, first, numeric_delta=reserved, limit=limit
+            factorization, scale, len(part), key, part.start, numeric_delta=reserved, limit=limit
         )
     else:
-        stream = loaded = ExactStream.load(factorization, scale, number, state)
-        if loaded.first_cell != first:
+        stream = ExactStream.load(factorization, scale, len(part), state)
+        if stream.first_cell != part.start:
             raise SnapshotError("the noise state belongs to other cells")
-        limit = min(limit, loaded.limit)
+        limit = min(limit, stream.limit)
     return Noise(stream, sigma, reserved, limit, key, fingerprint)
+
+
+def _named_noise(
+    factorization: Factorization,
+    scale: float,
+    key: Secret,
+    names: Sequence[str],
+    limit: int,
+    reserved: float,
+    state: Facts | None,
+) -> NamedNoise:
+    """Build or restore noise of cells by name."""
+    if isinstance(factorization, Periods):
+        raise ParameterError(
+            f"unlisted keys cannot have noise of {factorization.name!r}: omit the factorization"
+        )
+    engine = ONE_BY_ONE if isinstance(factorization, Fresh) else factorization
+    if state is None:
+        return NamedNoise(engine, scale, key, names, limit, reserved)
+    return NamedNoise.load(engine, scale, state)
 
 
 def _continued(sigma: float, dumped: Facts | None) -> float:
@@ -160,18 +173,21 @@ def _numeric_price(
     epsilon = budget.epsilon
     cap = min(NUMERIC_DELTA, budget.delta / 16)
     if not isinstance(factorization, Fresh | Periods):
-        limit = (
-            numeric_horizon(factorization, scale, cells, epsilon, cap)
-            if horizon is None
-            else horizon
-        )
+        if horizon is None:
+            limit = numeric_horizon(factorization, scale, cells, epsilon, cap)
+        else:
+            limit = horizon
         _check_rows(factorization, scale, limit)
         return numeric_delta(factorization, scale, cells, epsilon, limit), limit
-    width = factorization.width if isinstance(factorization, Periods) else 1
-    engine = factorization.period if isinstance(factorization, Periods) else ONE_BY_ONE
+    engine: Factorization = ONE_BY_ONE
+    width = 1
+    if isinstance(factorization, Periods):
+        engine = factorization.period
+        width = factorization.width
     once = numeric_delta(engine, scale, cells, epsilon, width)
     _check_rows(engine, scale, width)
-    last = _last_with_room(MOST_TICKS if horizon is None else horizon, engine, scale, width)
+    most = MOST_TICKS if horizon is None else horizon
+    last = _last_with_room(most, engine, scale, width)
     if horizon is not None and last < horizon:
         raise TooLarge(
             f"the noise of {horizon} ticks could pass 2^61 grid units: use a coarser grid"
@@ -180,7 +196,9 @@ def _numeric_price(
     if touched is None and horizon is None:
         last = min(last, max(1, int(cap / once)) * width)
     parts = -(-last // width)
-    return once * min(parts, parts if touched is None else touched), last
+    if touched is not None:
+        parts = min(parts, touched)
+    return once * parts, last
 
 
 DEVIATIONS = 16.0
@@ -199,16 +217,11 @@ def _check_rows(factorization: Factorization, scale: float, limit: int) -> None:
     most = LARGEST / (DEVIATIONS * scale)
     if kernel(factorization).norm(limit) < most:
         return
-    ticks = (
-        np.unique(np.geomspace(1, limit, 64).astype(np.int64))
-        if factorization.horizon is None
-        else None
-    )
-    norm = (
-        factorization.worst_row()[1]
-        if ticks is None
-        else float(factorization.row_norms(ticks).max())
-    )
+    if factorization.horizon is None:
+        ticks = np.unique(np.geomspace(1, limit, 64).astype(np.int64))
+        norm = float(factorization.row_norms(ticks).max())
+    else:
+        norm = factorization.worst_row()[1]
     if norm >= most:
         raise TooLarge(f"noise of scale {scale:.6g} could pass 2^53 grid units: use a coarser grid")
 

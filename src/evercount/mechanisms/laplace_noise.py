@@ -45,7 +45,9 @@ def grid_units(l1: float, grid: float) -> int:
     if not (l1 > 0 and math.isfinite(l1)):
         raise ParameterError(f"the l1 sensitivity must be positive and finite, got {l1!r}")
     ratio = Fraction(l1) / Fraction(grid)
-    return round(ratio) if abs(ratio - round(ratio)) <= ratio / 10**12 else math.ceil(ratio)
+    if abs(ratio - round(ratio)) <= ratio / 10**12:
+        return round(ratio)
+    return math.ceil(ratio)
 
 
 def node_rate(epsilon: float, l1: float, grid: float, share: int | Fraction) -> float:
@@ -148,7 +150,8 @@ class TreeNoise:
         for start in range(0, self.cells, _CELLS_AT_ONCE):
             cells = slice(start, start + _CELLS_AT_ONCE)
             drawn = self.draw(rows.nodes, rows.shares, cells)
-            kind = np.int64 if most * int(np.abs(drawn).max(initial=0)) < 2**63 else np.object_
+            fits = most * int(np.abs(drawn).max(initial=0)) < 2**63
+            kind = np.int64 if fits else np.object_
             numbers: AnyArray = drawn.astype(kind, copy=False)
             noise: AnyArray = np.zeros((len(out), drawn.shape[1]), kind)
             for weight, place in zip(rows.weights.T, rows.place.T, strict=True):
@@ -461,7 +464,9 @@ class PureStream(NoiseStream):
         }
         if isinstance(self._source, TerraceNoise):
             return {**dumped, **self._source.state(self.tick, self._last)}
-        return {**dumped, "sum": self._last} if isinstance(self.tree, WindowTree) else dumped
+        if isinstance(self.tree, WindowTree):
+            return {**dumped, "sum": self._last}
+        return dumped
 
     def prepare(self) -> None:
         """Draw the numbers of a terrace's next blocks ahead of their first tick."""
@@ -521,5 +526,8 @@ def build_pure(
     if state is not None:
         stream.resume(state)
     one_node = isinstance(tree, DigitTree)
-    sigma = math.sqrt(variance(stream.rate)) * grid if one_node else math.sqrt(2.0) * l1 / epsilon
+    if one_node:
+        sigma = math.sqrt(variance(stream.rate)) * grid
+    else:
+        sigma = math.sqrt(2.0) * l1 / epsilon
     return Noise(stream, sigma, 0.0, stream.limit, key, fingerprint)

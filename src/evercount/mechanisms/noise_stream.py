@@ -271,11 +271,10 @@ def join_cells(noise: NoiseStream, old: int, new: int) -> dict[str, Any]:
     base = np.zeros(new, np.int64)
     while joining.tick < noise.tick:
         base = joining.take(min(max(1, NUMBERS_AT_A_TIME // new), noise.tick - joining.tick))[-1]
-    before = (
-        noise.cohorts
-        if isinstance(noise, JoinedNoise)
-        else (Cohort(noise, old, np.zeros(old, np.int64)),)
-    )
+    if isinstance(noise, JoinedNoise):
+        before = noise.cohorts
+    else:
+        before = (Cohort(noise, old, np.zeros(old, np.int64)),)
     return JoinedNoise([*before, Cohort(joining, new, base)]).dump()
 
 

@@ -107,7 +107,9 @@ class TerraceNoise:
             first += part
             count -= part
         self._tick = first - 1
-        return np.concatenate(parts) if parts else np.empty((0, self.cells), np.int64)
+        if parts:
+            return np.concatenate(parts)
+        return np.empty((0, self.cells), np.int64)
 
     def _published_correction(self, blocks: OpenBlocks, into: IntArray) -> IntArray:
         """F in whole grid units, after so many ticks of the shortest open block; shape (ticks,

@@ -164,4 +164,6 @@ def quantile(rate: float, beta: float) -> int:
     """The smallest whole a with P(|X| > a) ≤ beta."""
     check_probability("beta", beta)
     a = max(0, math.ceil((math.log(2) - math.log1p(math.exp(-rate)) - math.log(beta)) / rate) - 1)
-    return a if tail(rate, a + 1) <= beta else a + 1
+    if tail(rate, a + 1) <= beta:
+        return a
+    return a + 1

@@ -213,11 +213,9 @@ def insecure_secret(seed: int | None) -> Secret:
     >>> insecure_secret(7) == insecure_secret(7)
     True
     """
-    return (
-        Secret.generate()
-        if seed is None
-        else Secret.from_hex("0" * 64).derive(f"insecure seed {seed}")
-    )
+    if seed is None:
+        return Secret.generate()
+    return Secret.from_hex("0" * 64).derive(f"insecure seed {seed}")
 
 
 _lock = threading.RLock()  # a dying owner may be collected while this thread holds it

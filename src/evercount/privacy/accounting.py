@@ -218,7 +218,9 @@ def exact_privacy_profile(
 
 def _cost_of(what: Budget | Costed, name: str) -> Cost:
     """Look up what it costs; refuse costs of which only the promise is known."""
-    cost = Cost(what, 0.0) if isinstance(what, Budget) else getattr(what, "cost", None)
+    cost: Any = getattr(what, "cost", None)
+    if isinstance(what, Budget):
+        cost = Cost(what, 0.0)
     if not isinstance(cost, Cost):
         raise ParameterError(f"{name} needs a Budget or a Stream, not {type(what).__name__}")
     if cost.leak is None:

@@ -192,7 +192,9 @@ class Cost:
 
 def as_cost(given: Cost | Budget) -> Cost:
     """The cost itself; a budget is its promise alone."""
-    return given if isinstance(given, Cost) else Cost(given)
+    if isinstance(given, Cost):
+        return given
+    return Cost(given)
 
 
 def compose(costs: Iterable[Cost | Budget], delta: float | None = None) -> Budget:

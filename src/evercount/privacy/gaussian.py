@@ -210,7 +210,9 @@ def multiplier(calibration: Calibration, epsilon: float, delta: float) -> float:
 def round_down(exact: Fraction) -> float:
     """The largest double that is not above."""
     near = float(exact)
-    return near if Fraction(near) <= exact else math.nextafter(near, -math.inf)
+    if Fraction(near) <= exact:
+        return near
+    return math.nextafter(near, -math.inf)
 
 
 def round_up(exact: Fraction) -> float:
@@ -227,7 +229,9 @@ def root_down(square: Fraction) -> float:
 
 
 def _at_least_zero(epsilon: float) -> float:
-    return 0.0 if epsilon == 0 else check_positive("epsilon", epsilon)
+    if epsilon == 0:
+        return 0.0
+    return check_positive("epsilon", epsilon)
 
 
 def _root(excess: Callable[[float], float], low: float, high: float) -> float:

@@ -169,7 +169,10 @@ class LedgerFile:
                 f"{FILE_VERSION}): update evercount"
             )
         if bool(record.get("keyed")) != (self._key is not None):
-            has = "has no key: open it without" if self._key else "has a key: open it with"
+            if self._key:
+                has = "has no key: open it without"
+            else:
+                has = "has a key: open it with"
             raise StoreError(f"the ledger {self.path} {has} key=…")
 
     # -- the head ----------------------------------------------------------------------------------

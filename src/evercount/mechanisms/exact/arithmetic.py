@@ -100,9 +100,10 @@ class TreeKernel:
         first, second, third = normals.slices()
         z = _pairs(first + second, third)
         noise, after = self._sums(_pairs(*state), start, start + size * blocks, z)
-        parts = (
-            np.stack([noise.real, noise.imag]) if fine else (noise.real + noise.imag)[np.newaxis]
-        )
+        if fine:
+            parts = np.stack([noise.real, noise.imag])
+        else:
+            parts = (noise.real + noise.imag)[np.newaxis]
         return parts, DRIFT, np.stack([after.real, after.imag])
 
     def _sums(
@@ -289,18 +290,9 @@ _errors: WeakKeyDictionary[Kernel, dict[int, float]] = WeakKeyDictionary()
 def make_kernel(factorization: Factorization, bits: int) -> Kernel:
     """The arithmetic of a factorization with `bits` fractional bits (ignored where nothing is
     rounded)."""
-    narrow = (factorization.horizon or MOST_TICKS) <= LONG_HORIZON
-    none = np.empty(0)
     match factorization:
-        case Weighted(weights=weights):
-            filter_ = weights.filter
-            return FilterKernel(
-                filter_.zero_lack, filter_.pole_lack, weights.eta, weights.n, bits, narrow
-            )
-        case SquareRoot(filter=filter_):
-            return FilterKernel(filter_.pole_lack, filter_.zero_lack, None, None, bits, narrow)
-        case Direct():
-            return FilterKernel(none, none, None, None, DRAW_BITS)
+        case Weighted() | SquareRoot() | Direct():
+            return _filter_kernel(factorization, bits)
         case BinaryTree(horizon=int(horizon)):
             return TreeKernel(horizon)
         case Honaker(horizon=int(horizon)):
@@ -314,6 +306,21 @@ def make_kernel(factorization: Factorization, bits: int) -> Kernel:
     )
 
 
+def _filter_kernel(factorization: Weighted | SquareRoot | Direct, bits: int) -> FilterKernel:
+    """Build the arithmetic of filters; `direct` has none."""
+    narrow = (factorization.horizon or MOST_TICKS) <= LONG_HORIZON
+    match factorization:
+        case Weighted(weights=weights):
+            filter_ = weights.filter
+            return FilterKernel(
+                filter_.zero_lack, filter_.pole_lack, weights.eta, weights.n, bits, narrow
+            )
+        case SquareRoot(filter=filter_):
+            return FilterKernel(filter_.pole_lack, filter_.zero_lack, None, None, bits, narrow)
+    none = np.empty(0)
+    return FilterKernel(none, none, None, None, DRAW_BITS)
+
+
 def kernel(factorization: Factorization) -> Kernel:
     """The arithmetic of a factorization, with the number of bits that all its streams share.
 
@@ -323,7 +330,10 @@ def kernel(factorization: Factorization) -> Kernel:
     """
     if factorization in _known:
         return _known[factorization]
-    ticks = ENDLESS_TICKS if factorization.horizon is None else factorization.horizon
+    if factorization.horizon is None:
+        ticks = ENDLESS_TICKS
+    else:
+        ticks = factorization.horizon
     if ticks > MOST_TICKS:
         raise ParameterError(f"exact noise serves at most 2^47 ticks, the horizon is {ticks}")
     for bits in range(FEWEST_BITS, MOST_BITS + 1, BITS_STEP):
@@ -392,7 +402,10 @@ def numeric_horizon(
 ) -> int:
     """The horizon, or the largest power of two (≤ 2^47) of ticks for which `numeric_delta` is at
     most `cap`."""
-    ticks = MOST_TICKS if factorization.horizon is None else factorization.horizon
+    if factorization.horizon is None:
+        ticks = MOST_TICKS
+    else:
+        ticks = factorization.horizon
     while numeric_delta(factorization, scale, cells, epsilon, ticks) > cap:
         if ticks == 1:
             raise ParameterError(

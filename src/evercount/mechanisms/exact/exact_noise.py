@@ -176,9 +176,11 @@ class ExactStream(NoiseStream):
         is fast."""
         if not len(self._rows) and self.tick < self.limit:
             rows, state = self._blocks(self.tick, self.shape(0), self._state)
-            before, start = (
-                (state, self.tick + len(rows)) if self._rows_in_dumps else (self._state, self.tick)
-            )
+            before = self._state
+            start = self.tick
+            if self._rows_in_dumps:
+                before = state
+                start = self.tick + len(rows)
             self._rows, self._state, self._before, self._start = rows, state, before, start
 
     # -- blocks ------------------------------------------------------------------------------------
@@ -187,10 +189,10 @@ class ExactStream(NoiseStream):
         """(ticks of a block, number of blocks) that are made at once where `ticks` ticks are
         wanted."""
         size = self.kernel.long_block if self.cells < MANY else BLOCK_TICKS
-        most = MOST_TICKS_AT_ONCE
-        return size, 1 if self.cells >= 24 else max(
-            1, (512 if ticks <= 512 else most) // size // self.cells
-        )
+        if self.cells >= 24:
+            return size, 1
+        most = 512 if ticks <= 512 else MOST_TICKS_AT_ONCE
+        return size, max(1, most // size // self.cells)
 
     def _blocks(
         self, start: int, shape: tuple[int, int], state: FloatArray
@@ -327,7 +329,10 @@ class ExactStream(NoiseStream):
         if self._rows_in_dumps:
             self._kept = None  # it is large
         # the format holds wide rows as doubles, which are exact below 2^53
-        ready = self._rows.astype(np.float64) if self._rows.dtype == np.int64 else self._rows
+        if self._rows.dtype == np.int64:
+            ready = self._rows.astype(np.float64)
+        else:
+            ready = self._rows
         rows = {"rows": to_bytes(ready)} if self._start > self.tick else {}
         return {"format": _FORMAT, **self._facts(), **own, **rows}
 

@@ -225,10 +225,16 @@ class FilterKernel:
         inputs = np.empty((5, size + d, blocks, cells))  # of a block, then the buffers before it
         weigh(normals, numbers, inputs[:, :size])
         after = carry(state[:, :d], numbers, inputs)
-        w, error = respond_finely(inputs, numbers) if fine else respond(inputs, numbers)
+        if fine:
+            w, error = respond_finely(inputs, numbers)
+        else:
+            w, error = respond(inputs, numbers)
         if self.weighted:
             level = add_up_blocks(state[:, d], inputs, numbers)
-            noise = add_up_finely(w, level, numbers) if fine else add_up(w, level, numbers)
+            if fine:
+                noise = add_up_finely(w, level, numbers)
+            else:
+                noise = add_up(w, level, numbers)
             after = np.concatenate([after, level[:, -1:]], axis=1)
             error = size * numbers.unit_n * error
             error += (2.0**-100 if fine else 4 * ROUNDING) * float(np.abs(level[0]).max())

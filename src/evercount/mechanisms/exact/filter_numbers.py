@@ -237,11 +237,10 @@ class Dyadics:
         """Exact weights as high + low, each (size, blocks)."""
         numerators, h = self.block(start, size * blocks)
         high = numerators.astype(np.float64)
-        whole = (
-            high.astype(np.int64)
-            if numerators.dtype == np.int64
-            else np.vectorize(int, otypes=[object])(high)
-        )
+        if numerators.dtype == np.int64:
+            whole = high.astype(np.int64)
+        else:
+            whole = np.vectorize(int, otypes=[object])(high)
         low = (numerators - whole).astype(np.float64)
         high, low = (
             np.ascontiguousarray((part * 2.0**-h).reshape(blocks, size).T) for part in (high, low)
