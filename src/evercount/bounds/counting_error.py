@@ -279,6 +279,7 @@ GROWTHS: dict[str, Growth] = {growth.name: growth for growth in _GROWTHS}
 
 
 def _psi(T: int) -> float:
+    """Compute the paper's Ψ for a number of ticks that is checked."""
     return float(psi_paper(check_count("T", T)))
 
 

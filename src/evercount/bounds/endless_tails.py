@@ -41,9 +41,10 @@ m allow.
 """
 _TICKS_AT_ONCE = 1 << 16
 LEAST_VARIANCE = 1e-6  # at the end of an epoch there is no rest: it then counts as a small one
-ROOM, ABSOLUTE = 1 + 1e-9, 1e-11
-"""Far more than the rounding errors of doubles, relative and (where tails are subtracted)
-absolute."""
+ROOM = 1 + 1e-9
+"""Far more than the relative rounding errors of doubles."""
+ABSOLUTE = 1e-11
+"""Far more than the absolute ones, where tails are subtracted."""
 
 
 @lru_cache(maxsize=256)

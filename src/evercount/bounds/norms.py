@@ -123,6 +123,7 @@ def landau(t: IntArray) -> FloatArray:
 
 
 def _gamma_hat(n: IntArray) -> FloatArray:
+    """Compute γ̂(n): by its sum for few terms, else by its series."""
     inverse = 1 / np.maximum(n, _SUMMED_TERMS).astype(np.float64)
     x = (math.pi * inverse) ** 2
     # 2·a_k·ζ(1−2k, ½)·(π/n)^{2k} for k = 1..4, where csc x = 1/x + Σ a_k x^{2k−1}:

@@ -28,14 +28,18 @@ from evercount.factorizations.participation import gram_sum, signed_sum
 
 GAP = 4e-3
 """Relative gap between a squared error and its certified least, at which the search ends."""
-MOST_STEPS, PATIENCE = 400, 60
-"""It also ends where the bound has not risen by a thousandth in so many steps."""
+MOST_STEPS = 400
+PATIENCE = 60
+"""It also ends when the bound has not risen by a thousandth in so many steps."""
 OVER_RELAXATION = 1.6
 FLOOR = 1e-10
 """Share of A that is added to it, so that ticks that no query reads get noise of a finite size."""
-NEW_CHANGES, STRIDE, EXCHANGES = 5, 3, 10
-"""Every so many steps the changes that cost most are searched, from every third tick on, with so
-many exchanges."""
+NEW_CHANGES = 5
+"""Every so many steps the changes that cost most are searched."""
+STRIDE = 3
+"""The search begins at every third tick."""
+EXCHANGES = 10
+"""The most exchanges of one search."""
 MEAN_OF = 4
 """The mean over all steps gives step i a weight that grows as i³."""
 
@@ -326,4 +330,5 @@ def _groups(sizes: Sequence[int], worst: bool) -> tuple[IntArray, FloatArray]:
 
 
 def _grouped(variances: FloatArray, group: IntArray, share: FloatArray) -> FloatArray:
+    """Add up the variances of each group, each times its share."""
     return np.asarray(np.bincount(group, variances * share), np.float64)

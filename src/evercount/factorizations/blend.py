@@ -42,9 +42,10 @@ LEAST_GAP = 2.0**-12
 bits."""
 MOST_ROOTS = 32
 """More poles than any fit has."""
-WEIGHT_BITS, WEIGHT_SHAPES = 12, 5
-"""Weights have five numbers for rows and five for columns, multiples of 2^−12 between −1 and 1; so
-are taps."""
+WEIGHT_BITS = 12
+"""Numbers of weights are multiples of 2^−12 between −1 and 1; so are taps."""
+WEIGHT_SHAPES = 5
+"""Weights have five numbers for rows and five for columns."""
 MOST_TAPS = 31
 """Taps reach less far back than the period of a unit, and longer periods are not fitted."""
 
@@ -131,11 +132,13 @@ def round_root(lack: float) -> float:
 
 
 def _round(values: FloatArray) -> FloatArray:
+    """Round to `ROOT_BITS` significant bits."""
     mantissa, exponent = np.frexp(values)
     return np.asarray(np.ldexp(np.rint(mantissa * 2.0**ROOT_BITS), exponent - ROOT_BITS))
 
 
 def _is_weight(value: object) -> bool:
+    """Whether it is a multiple of 2^−12 between −1 and 1."""
     return isinstance(value, float) and abs(value) <= 1 and (value * 2**WEIGHT_BITS).is_integer()
 
 
@@ -266,6 +269,7 @@ def _series(
 
 
 def _weights(T: int | None, filter_: BlendFilter) -> Weights:
+    """Compute the weights of rows and columns of a blend, by its public numbers alone."""
     if T is None:
         knots = np.zeros(1, dtype=np.int64)
     else:

@@ -89,14 +89,14 @@ class Covariance:
     def differences(self, earlier: IntArray, later: IntArray) -> FloatArray:
         """`difference` of many pairs, bit for bit: each is a function of its pair alone, whatever
         else is asked for."""
-        found = np.empty(len(later))
+        norms = np.empty(len(later))
         for start in range(0, len(later), PAIRS):
             here = slice(start, start + PAIRS)
             P = self._each_after(earlier[here])
             P[:, -1, :] = 0.0
             P[:, :, -1] = 0.0
-            found[here] = self._advance_each(P, earlier[here], later[here])[:, -1, -1]
-        return found
+            norms[here] = self._advance_each(P, earlier[here], later[here])[:, -1, -1]
+        return norms
 
     def differences_to(self, later: int, earlier: IntArray) -> FloatArray:
         """`difference` to one later tick from many earlier ones, in one pass backwards: equal up to
@@ -139,6 +139,7 @@ class Covariance:
             return self._kept[run]
 
     def _compute(self, run: int) -> FloatArray:
+        """Compute the moments of one run, block by block."""
         blocks = np.arange(run * RUN, min((run + 1) * RUN, len(self._lengths)))
         lengths = self._lengths[blocks]
         d = len(self.inverse.u)
@@ -330,6 +331,7 @@ class Covariance:
         return self._steps[length]
 
     def _single(self) -> _Step:
+        """Make the maps of one tick."""
         mu = np.exp(-self.inverse.rates)
         gamma = np.concatenate([mu, [1.0, 0.0]])
         empty = np.zeros((len(gamma), len(gamma)))

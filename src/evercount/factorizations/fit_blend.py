@@ -236,6 +236,7 @@ class _WeightedSearch:
         return 0.5 * (error + cost), 0.5 * self._gradient(point, to_inverse, to_R)
 
     def _first_tap_ratios(self) -> list[float]:
+        """Ratios of the taps that the search begins with."""
         if not self.taps:
             return []
         return [FIRST_TAP] + [NEXT_TAP] * (self.taps - 1)
@@ -246,6 +247,7 @@ class _WeightedSearch:
         return v[: self.order], np.reshape(weights, (2, WEIGHT_SHAPES)), ratios
 
     def _point(self, v: FloatArray) -> _Point:
+        """Compute the factors at a point of the search."""
         from scipy.signal import lfilter
 
         zeros, weights, tap_ratios = self._parts(v)
@@ -414,6 +416,7 @@ def _least(model: _Model, view: int, q: int, weighted: bool) -> float:
 def _true_stds(
     engine: Factorization, widths: Sequence[int], q: int, period: int | None = None
 ) -> FloatArray:
+    """Compute the worst norm of each view, times the root of what one unit costs."""
     norms = [worst_view(engine, None if width == engine.horizon else width)[1] for width in widths]
     assert engine.horizon is not None
     # between knots the bound is above that of a column, and takes a second
@@ -520,13 +523,13 @@ class _Model:
             return float(values[0]), (values[1:] - values[0]) / DIFFERENCE
 
         limits = [(-LARGEST_SHARE, LARGEST_SHARE)] * size
-        found = [
+        results = [
             minimize(
                 loss, start, jac=True, method="L-BFGS-B", bounds=limits, options={"maxiter": STEPS}
             )
             for start in (starts or [np.full(size, logit) for logit in STARTS])
         ]
-        best = min(found, key=lambda result: float(result.fun))
+        best = min(results, key=lambda result: float(result.fun))
         fresh = float(
             losses(
                 0.5
@@ -551,12 +554,12 @@ class _Model:
         zeros = self.zeros(x)
         poles = np.broadcast_to(self.poles, zeros.shape)
         ticks = np.arange(self.horizon)
-        found = []
+        coefficients = []
         for roots, others in ((poles, zeros), (zeros, poles)):
             powers = np.exp(-ticks[:, None] * np.log1p(roots)[:, None, :])
-            found.append((powers @ _residues(roots, others)[:, :, None])[:, :, 0])
-            found[-1][:, 0] = 1.0
-        return found[0], found[1]
+            coefficients.append((powers @ _residues(roots, others)[:, :, None])[:, :, 0])
+            coefficients[-1][:, 0] = 1.0
+        return coefficients[0], coefficients[1]
 
 
 @lru_cache(maxsize=256)

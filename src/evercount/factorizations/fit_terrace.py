@@ -82,10 +82,9 @@ def fit_terrace(
         scores, screened = search.best_shares(rounds=2)
         chosen = np.argsort(scores, kind="stable")[:REFINED]
         refined = search.only(chosen)
-        for blocks, found in zip(
-            refined.blocks, refined.best_shares(rounds=7, start=screened[chosen])[1], strict=True
-        ):
-            terrace = Terrace(horizon, least_squares(blocks, whole_shares(found), rate), rate)
+        _, best_shares = refined.best_shares(rounds=7, start=screened[chosen])
+        for blocks, shares in zip(refined.blocks, best_shares, strict=True):
+            terrace = Terrace(horizon, least_squares(blocks, whole_shares(shares), rate), rate)
             stds = [terrace.worst_std(width, ticks) for width in widths]
             fitted.append((max(std / one for std, one in zip(stds, least, strict=True)), terrace))
     best = min(score for score, _ in fitted)

@@ -36,16 +36,19 @@ from evercount._validate import FloatArray, IntArray
 from evercount.errors import ParameterError
 from evercount.factorizations.laplace_trees import (
     PureFactorization,
-    Rows,
     Square,
+    TreeRows,
     check_pure_horizon,
     node_variance,
 )
 
 UNITS = 1 << 24  # shares are whole multiples of ε/UNITS
-FINE, COARSE, DEEP = 6, 4, 6
-"""α is a multiple of 2^−FINE, and of 2^−COARSE in trees of at least DEEP levels: so 64 bits hold
-the noise."""
+FINE = 6
+"""α is a multiple of 2^−FINE, so that 64 bits hold the noise."""
+COARSE = 4
+"""In deep trees α is a multiple of 2^−COARSE, for the same reason."""
+DEEP = 6
+"""Levels of a deep tree, at least."""
 PLACES = 64  # a node's share depends on the position of its block in 64 steps
 # a node takes at least and at most this part of what its ancestors left
 LEAST = 1 / 64
@@ -126,6 +129,16 @@ class Blocks:
     start: FloatArray
     end: FloatArray
     both: FloatArray
+
+    def at(self, places: IntArray) -> Blocks:
+        """The blocks at these places."""
+        return Blocks(
+            index=self.index[places],
+            left=self.left[places],
+            start=self.start[places],
+            end=self.end[places],
+            both=self.both[places],
+        )
 
 
 class Level(NamedTuple):
@@ -275,14 +288,14 @@ class Bridge(PureFactorization):
             alpha[:, -1] = 0
         if not moments:
             return Split(shares, alpha, np.empty((0, 0)), np.empty((0, 0)))
-        return Split(
-            shares,
-            alpha,
-            *boundary_moments(s, alpha / self._one, blocks.start, blocks.end, blocks.both),
+        variance, cov = boundary_moments(
+            s, alpha / self._one, blocks.start, blocks.end, blocks.both
         )
+        return Split(shares, alpha, variance, cov)
 
     @staticmethod
     def _top() -> Blocks:
+        """Make the one block that holds all ticks."""
         zero = np.zeros(1)
         return Blocks(np.zeros(1, np.int64), np.full(1, UNITS), zero, zero, zero)
 
@@ -382,6 +395,7 @@ class Bridge(PureFactorization):
 
     @cached_property
     def _likely_ticks(self) -> IntArray:
+        """Ends of blocks; of each level only the likeliest blocks are divided further."""
         blocks = self._top()
         likely = [np.ones(1, np.int64)]
         for level, k in enumerate(self.branching):
@@ -395,7 +409,7 @@ class Bridge(PureFactorization):
                 order = np.sort(
                     np.argsort(-np.maximum(inner.start, inner.end), kind="stable")[:_KEPT_BLOCKS]
                 )
-                blocks = Blocks(*(part[order] for part in vars(inner).values()))
+                blocks = inner.at(order)
         return np.unique(np.concatenate(likely))
 
     def laplace_errors(
@@ -434,7 +448,7 @@ class Bridge(PureFactorization):
         nodes, shares, place, weights = self.rows(np.asarray(ticks))
         return nodes[place], weights, shares[place]
 
-    def rows(self, ticks: IntArray) -> Rows:
+    def rows(self, ticks: IntArray) -> TreeRows:
         at = self._check_ticks(ticks).ravel()
         width = sum(self.branching)
         nodes: list[IntArray] = []
@@ -462,7 +476,7 @@ class Bridge(PureFactorization):
             start, end = ends
             done += k
             count += len(nodes[-1])
-        return Rows(np.concatenate(nodes), np.concatenate(shares), place, end)
+        return TreeRows(np.concatenate(nodes), np.concatenate(shares), place, end)
 
     def levels_of(self, ticks: IntArray) -> list[Level]:
         """From the top, what the noise at rising ticks is made of; `TreeNoise` follows the formula

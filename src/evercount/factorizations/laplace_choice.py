@@ -303,7 +303,7 @@ def pure_factorization(name: str | None, horizon: int | None) -> PureFactorizati
     """The pure mechanism of that name; None chooses the bridge, or the endless bridge without a
     horizon."""
     # Other names: "pure-tree-k" for an odd k, "pure-window-7" for sums over the last 7 ticks.
-    known = (*PURE, *PURE_ENDLESS, "fresh")
+    names = (*PURE, *PURE_ENDLESS, "fresh")
     if name is None:
         name = "endless-bridge" if horizon is None else "bridge"
     if name in PURE_ENDLESS:
@@ -318,8 +318,8 @@ def pure_factorization(name: str | None, horizon: int | None) -> PureFactorizati
         return WindowTree(1, horizon, 3, 1, name)  # new Laplace noise on every tick's own number
     if isinstance(name, str) and (wide := _WINDOW.fullmatch(name)):
         return window_tree(int(wide[1]), horizon)
-    if name not in known and not (isinstance(name, str) and _NAME.fullmatch(name)):
-        raise UnknownName("factorization for delta=0", name, (*known, "terrace"))
+    if name not in names and not (isinstance(name, str) and _NAME.fullmatch(name)):
+        raise UnknownName("factorization for delta=0", name, (*names, "terrace"))
     if horizon is None:
         raise ParameterError(
             f"{name!r} needs a known horizon; without one use 'endless-bridge' (or give a horizon)"

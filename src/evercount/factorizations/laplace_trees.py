@@ -42,7 +42,7 @@ def check_pure_horizon(horizon: Any) -> int:
 Square = Callable[[FloatArray], FloatArray]
 
 
-class Rows(NamedTuple):
+class TreeRows(NamedTuple):
     """Rows of L: noise at tick t is the sum over j of weights[t, j]·2^−bits times the number of
     nodes[place[t, j]]."""
 
@@ -132,7 +132,7 @@ class PureFactorization(Factorization):
         their rate."""
         return np.asarray(self.suspects(ticks), np.int64)
 
-    def rows(self, ticks: IntArray) -> Rows:
+    def rows(self, ticks: IntArray) -> TreeRows:
         """The noise at ticks that lie close together."""
         raise NotImplementedError  # of streams without a horizon the trees of epochs have it
 
@@ -312,10 +312,10 @@ class DigitTree(PureFactorization):
             low = low + np.abs(a) + np.abs(b)
         return size
 
-    def rows(self, ticks: IntArray) -> Rows:
+    def rows(self, ticks: IntArray) -> TreeRows:
         return self.below(self.levels, ticks)
 
-    def below(self, levels: int, ticks: IntArray) -> Rows:
+    def below(self, levels: int, ticks: IntArray) -> TreeRows:
         """`rows` without the nodes of this level and of higher ones."""
         nothing = np.empty((len(ticks), 0), np.int64)
         nodes = [nothing[0]]
@@ -337,7 +337,7 @@ class DigitTree(PureFactorization):
             places.append(np.where(taken, count - 1 + np.cumsum(proper)[np.where(taken, at, 0)], 0))
             weights.append(np.sign(digit)[:, None] * taken)
             count += len(nodes[-1])
-        return Rows(
+        return TreeRows(
             np.concatenate(nodes), np.ones(count, np.int64), np.hstack(places), np.hstack(weights)
         )
 

@@ -37,9 +37,10 @@ Bounds = Callable[[int, int | None], float]
 
 ROUNDING_MARGIN = 1e-8
 """B is raised by this fraction: far more than the relative rounding error of its positive sums."""
-MOST_TICKS, MOST_ENTRIES = 2**16, 2**25
-"""Up to so many ticks, and entries of G on q diagonals, these are computed; above, they are bounded
-between knots."""
+MOST_TICKS = 2**16
+"""Up to so many ticks, q diagonals of G are computed; above, they are bounded between knots."""
+MOST_ENTRIES = 2**25
+"""They also are bounded if they have more entries than this."""
 SINGLE_LAGS = 64
 """Distances that are bounded one by one between knots; larger ones together, in ranges of 1/64 of
 their size."""

@@ -410,6 +410,7 @@ class SquareRoot(Factorization):
 
 @lru_cache(maxsize=32)
 def _known_weights(T: int, first: float, last: float) -> Weights:
+    """Compute the weights for a horizon of T ticks."""
     knots = dyadic_knots(T - 1, mirrored=True)
     t = knots.astype(np.float64)
     eta = PiecewiseLinear(knots, round_bits((t + 1 + T / 18) ** -first * (T - t + 1) ** -last))
@@ -418,6 +419,7 @@ def _known_weights(T: int, first: float, last: float) -> Weights:
 
 @lru_cache(maxsize=2)
 def _unbounded_weights(shift: int) -> Weights:
+    """Compute the weights of a stream without a horizon."""
     filter_ = design(UNBOUNDED_FILTER_TICKS)
     knots = dyadic_knots(UNBOUNDED_LAST_KNOT, mirrored=False)
     eta = PiecewiseLinear(knots, round_bits((shift + knots.astype(np.float64)) ** 0.3))

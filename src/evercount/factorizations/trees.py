@@ -417,7 +417,7 @@ def noise_at_boundaries(
     size = stop - start
     levels = np.arange(height + 1)
     drawn = known_boundaries(start, height)
-    known = np.empty((size + height + 2, *z.shape[1:]), dtype=z.dtype)
+    noise = np.empty((size + height + 2, *z.shape[1:]), dtype=z.dtype)
 
     def place(boundaries: IntArray) -> IntArray:
         """The row of a boundary. Known ones after `stop` differ in their lowest set bits."""
@@ -426,13 +426,13 @@ def noise_at_boundaries(
         rows[late] = size + 1 + low_bit_level(boundaries[late])
         return rows
 
-    known[place(-(-start >> levels) << levels)] = ends
+    noise[place(-(-start >> levels) << levels)] = ends
     if start == 0 and size:
-        known[place(np.asarray([1 << height]))] = combine(height, z[:1], 0 * z[:1])
+        noise[place(np.asarray([1 << height]))] = combine(height, z[:1], 0 * z[:1])
     for level in range(height - 1, -1, -1):
         begins = np.arange(-(-start >> level + 1) << level + 1, stop, 2 << level)
         if len(begins):
-            pair = known[place(begins)] + known[place(begins + (2 << level))]
+            pair = noise[place(begins)] + noise[place(begins + (2 << level))]
             own = z[draw_of_middle(begins, level, height) - drawn]
-            known[place(begins + (1 << level))] = combine(level, own, pair)
-    return known[1 : size + 1], known[place(-(-stop >> levels) << levels)]
+            noise[place(begins + (1 << level))] = combine(level, own, pair)
+    return noise[1 : size + 1], noise[place(-(-stop >> levels) << levels)]

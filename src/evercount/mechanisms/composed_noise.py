@@ -205,6 +205,7 @@ class NamedNoise(NoiseStream):
         ).row(tick)
 
     def _add_cohorts(self, tick: int, names: list[str]) -> None:
+        """Let these names join after this tick, in cohorts of bounded size."""
         for start in range(0, len(names), MOST_TOGETHER):
             part = names[start : start + MOST_TOGETHER]
             cohort = ExactStream(
@@ -240,6 +241,7 @@ class NamedNoise(NoiseStream):
         self._cohorts = joined
 
     def _together(self, left: Facts, right: Facts, names: list[str]) -> ExactStream:
+        """Make one stream of two whose blocks begin at the same tick."""
         kernel = self._cohorts[0].kernel
         states = [
             unpack(one["state"], (kernel.rows, one["cells"]), kernel.narrow)

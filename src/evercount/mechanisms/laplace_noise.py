@@ -28,7 +28,7 @@ from evercount.factorizations.laplace_trees import (
     EndlessTree,
     HybridTree,
     PureFactorization,
-    Rows,
+    TreeRows,
 )
 from evercount.factorizations.terrace import SHARES, Terrace
 from evercount.mechanisms.noise_stream import Facts, Noise, NoiseStream, check_room, noise_key
@@ -143,7 +143,7 @@ class TreeNoise:
             out[:, cells] = round_to_grid(bridge.noise(levels, drawn), bridge.bits, self._up[cells])
         return out
 
-    def sums(self, rows: Rows) -> IntArray:
+    def sums(self, rows: TreeRows) -> IntArray:
         """The noise of these rows, rounded."""
         out = np.empty((len(rows.place), self.cells), np.int64)
         most = int(np.abs(rows.weights).sum(axis=1).max(initial=0))
@@ -354,8 +354,12 @@ def fair_bits(secret: Secret, cells: range) -> AnyArray:
     return bits
 
 
-AHEAD, LEAST_AHEAD, MOST_AHEAD = 64, 8, 1 << 12
-"""Ticks of noise that are made at a time: for lone ticks, at least, and at most."""
+AHEAD = 64
+"""Ticks of noise that are made at a time for lone ticks."""
+LEAST_AHEAD = 8
+"""The fewest ticks of noise that are made at a time."""
+MOST_AHEAD = 1 << 12
+"""The most of them."""
 NUMBERS_AHEAD = 1 << 18  # numbers that are made at a time, unless LEAST_AHEAD ticks have more
 TIES = "evercount/noise/ties/1"
 """The label under which the key of the coins is derived that decide halves."""
@@ -410,16 +414,23 @@ class PureStream(NoiseStream):
         self._rows: IntArray = np.empty((0, self.cells), np.int64)
         self._last = np.zeros(self.cells, np.int64)
         self._source: TreeNoise | EpochNoise | TerraceNoise
-        place = self.cells, secret, self.first_cell
         match tree:
             case Bridge():
-                self._source = bridge_noise(tree, *self._calibration, *place)
+                self._source = bridge_noise(
+                    tree, epsilon, l1, grid, self.cells, secret, self.first_cell
+                )
             case EndlessBridge():
-                self._source = EndlessBridgeNoise(tree, *self._calibration, *place)
+                self._source = EndlessBridgeNoise(
+                    tree, epsilon, l1, grid, self.cells, secret, self.first_cell
+                )
             case Terrace():
-                self._source = terrace_noise(tree, *self._calibration, *place)
+                self._source = terrace_noise(
+                    tree, epsilon, l1, grid, self.cells, secret, self.first_cell
+                )
             case HybridTree():
-                self._source = HybridNoise(tree, *self._calibration, *place)
+                self._source = HybridNoise(
+                    tree, epsilon, l1, grid, self.cells, secret, self.first_cell
+                )
             case WindowTree():
                 self._source = WindowNoise(
                     tree, self.rate, self.cells, secret.derive("pure tree"), self.first_cell
@@ -474,7 +485,8 @@ class PureStream(NoiseStream):
             self._source.prepare()
 
     def further_cells(self, first_cell: int, cells: int) -> PureStream:
-        return PureStream(self.tree, *self._calibration, cells, self._secret, first_cell)
+        epsilon, l1, grid = self._calibration
+        return PureStream(self.tree, epsilon, l1, grid, cells, self._secret, first_cell)
 
     def resume(self, dumped: dict[str, Any]) -> PureStream:
         """Continue where `dump` stood; SnapshotError where anything public differs."""

@@ -143,11 +143,12 @@ class ExactNoise:
         if not start <= stop <= DRAWS:
             raise ParameterError(f"draws {start} to {stop} are not a range between 0 and 2^48")
         cells, first_cell = check_cells(stop - start, cells, first_cell, 0)
+        shape = (stop - start, cells)
         out = Normals(
-            *(
-                np.empty((stop - start, cells), kind)
-                for kind in (np.int8, np.int64, np.uint64, np.uint64)
-            )
+            sign=np.empty(shape, np.int8),
+            integer=np.empty(shape, np.int64),
+            fraction_hi=np.empty(shape, np.uint64),
+            fraction_lo=np.empty(shape, np.uint64),
         )
         draws = range(start, stop)
         which = range(first_cell, first_cell + cells)
@@ -158,8 +159,8 @@ class ExactNoise:
                 here = slice(draw, draw + rows), slice(cell, cell + width)
                 words, k = self._first_kept(counters(draws[here[0]], which[here[1]]))
                 sign = 1 - 2 * (words.view(np.int8)[:, 24] & 1)  # the lowest byte of the last word
-                found: list[AnyArray] = [sign, k, words[:, 0], words[:, 1]]
-                for part, numbers in zip(vars(out[here]).values(), found, strict=True):
+                drawn: list[AnyArray] = [sign, k, words[:, 0], words[:, 1]]
+                for part, numbers in zip(vars(out[here]).values(), drawn, strict=True):
                     part[:] = numbers.reshape(part.shape)
         for array in vars(out).values():
             array.flags.writeable = False

@@ -340,7 +340,12 @@ class Normals:
 
     def __getitem__(self, index: Any) -> Normals:
         """The same numbers, indexed as an array: views where numpy gives views."""
-        return Normals(*(np.asarray(part[index]) for part in vars(self).values()))
+        return Normals(
+            sign=np.asarray(self.sign[index]),
+            integer=np.asarray(self.integer[index]),
+            fraction_hi=np.asarray(self.fraction_hi[index]),
+            fraction_lo=np.asarray(self.fraction_lo[index]),
+        )
 
     def to_float(self) -> FloatArray:
         """The numbers as doubles, relative error ≤ 2^−51. For display and tests, never for a

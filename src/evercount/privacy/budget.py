@@ -105,6 +105,7 @@ class Budget:
             self.noise_multiplier()  # fails now, not at the first release, if it cannot
 
     def _check_caps(self) -> None:
+        """Refuse caps and periods that have no meaning, and derive the ticks of a period."""
         for name, value in zip(CAPS, (*self.caps, self.period, self.period_ticks), strict=True):
             if value is None:
                 continue

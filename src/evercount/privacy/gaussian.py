@@ -49,11 +49,13 @@ class _Evaluated(NamedTuple):
 
 @cache
 def _legendre() -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Nodes and weights of Gauss–Legendre quadrature on [0, 1]."""
     nodes, weights = np.polynomial.legendre.leggauss(_QUADRATURE_NODES)
     return 0.5 * (nodes + 1.0), 0.5 * weights
 
 
 def _mills(x: float) -> float:
+    """Compute the Mills ratio (1 − Φ(x))/φ(x)."""
     from scipy.special import erfcx  # imported here: it takes longer than all the rest of start-up
 
     return math.sqrt(math.pi / 2) * float(erfcx(x / math.sqrt(2)))
@@ -82,10 +84,10 @@ def _evaluate(mu: float, epsilon: float) -> _Evaluated:
         cancellation = (first + second) / difference
         log_delta = -0.5 * a * a - _HALF_LOG_2PI + math.log(difference)
     else:  # here Φ(a) ≥ 1/2, and the Mills ratio at −a could overflow
-        lost = math.exp(-0.5 * a * a - _HALF_LOG_2PI) * _mills(u + h)
-        kept = 0.5 * math.erfc(-a / math.sqrt(2))
-        cancellation = (kept + lost) / (kept - lost)
-        log_delta = math.log(kept - lost)
+        loss = math.exp(-0.5 * a * a - _HALF_LOG_2PI) * _mills(u + h)
+        gain = 0.5 * math.erfc(-a / math.sqrt(2))
+        cancellation = (gain + loss) / (gain - loss)
+        log_delta = math.log(gain - loss)
     spread = (1.0 + abs(a)) * (u + h)
     error = _MACHINE_EPSILON * (64.0 * cancellation + 4.0 * (a * a + spread) + 4.0 * abs(log_delta))
     return _Evaluated(min(log_delta, 0.0), error)
@@ -196,15 +198,15 @@ def multiplier(calibration: Calibration, epsilon: float, delta: float) -> float:
             "noise."
         )
     if calibration == "classic":
-        found = math.sqrt(2 * math.log(1.25 / delta)) / epsilon
+        ratio = math.sqrt(2 * math.log(1.25 / delta)) / epsilon
     else:
-        found = 2 / epsilon * math.sqrt(4 / 9 + math.log(math.sqrt(2 / math.pi) / delta))
-    if found * mu < 1:
+        ratio = 2 / epsilon * math.sqrt(4 / 9 + math.log(math.sqrt(2 / math.pi) / delta))
+    if ratio * mu < 1:
         raise ParameterError(
             f"calibration {calibration!r} would add too little noise for epsilon={epsilon!r}, "
             f"delta={delta!r}. Use calibration='tight'."
         )
-    return found
+    return ratio
 
 
 def round_down(exact: Fraction) -> float:
@@ -229,6 +231,7 @@ def root_down(square: Fraction) -> float:
 
 
 def _at_least_zero(epsilon: float) -> float:
+    """Check an ε that may be 0."""
     if epsilon == 0:
         return 0.0
     return check_positive("epsilon", epsilon)

@@ -191,6 +191,7 @@ def guess_chance(budget: Budget) -> float:
 
 
 def _event_words(budget: Budget) -> _Words:
+    """Choose the words where single events are protected."""
     unit = (
         "Every single event. Someone who causes several events is protected for each of them, but "
         "less well for all of them together."
@@ -210,6 +211,7 @@ def _event_words(budget: Budget) -> _Words:
 
 
 def _person_words(budget: Budget, enforced: Enforced, tick: str) -> _Words:
+    """Choose the words where persons are protected, by adjacency and by who keeps to the cap."""
     within = _within(budget, enforced, tick)
     cap = _cap(budget, enforced, tick)
     # all of it, and not what is counted of it: without that, other events would take its places
@@ -344,6 +346,7 @@ def _counted(budget: Budget, enforced: Enforced = "evercount", tick: str = "tick
 
 
 def _first_events(number: int) -> str:
+    """Name the first events of an id."""
     if number == 1:
         return "its first event"
     return f"its first {number} events"
@@ -387,6 +390,7 @@ def counted_text(budget: Budget, enforced: Enforced = "evercount", tick: str = M
 
 
 def _sentence(budget: Budget, words: _Words) -> str:
+    """State the guarantee in one sentence."""
     failure = f", plus {stated(budget.delta)}" if budget.delta else ""
     return (
         f"All releases together protect {words.protected}: the probability of any outcome is at "
@@ -398,6 +402,7 @@ def _sentence(budget: Budget, words: _Words) -> str:
 def _not_protected(
     budget: Budget, enforced: Enforced, words: _Words, within: str
 ) -> tuple[str, ...]:
+    """List what the guarantee does not cover."""
     half = "the guarantee is only about half as strong, and so on."
     several = f"A person with several ids, taken together. For two ids {half}"
     if budget.unit == "event":
@@ -433,6 +438,7 @@ def _not_protected(
 
 
 def _strength(budget: Budget, words: _Words) -> tuple[str, str]:
+    """Say what ε and δ mean: as a ratio, and as the chance of a right guess."""
     epsilon = stated(budget.epsilon)
     delta = stated(budget.delta)
     if budget.epsilon <= 20:
@@ -453,6 +459,7 @@ def _strength(budget: Budget, words: _Words) -> tuple[str, str]:
 
 
 def _letter(words: _Words, strength: tuple[str, str], limits: tuple[str, ...]) -> str:
+    """Write the guarantee for those whom the data are about."""
     paragraphs = (
         "We publish statistics that are updated for as long as the system runs. Before each "
         "publication a computer adds random noise. The noise is chosen so that all publications "

@@ -172,6 +172,7 @@ class Ledger:
         )
 
     def _check_may_spend(self) -> None:
+        """Refuse a ledger that is closed, or was opened before a fork."""
         if self._process != os.getpid():
             raise ParameterError(
                 "this ledger was opened before a fork: parent and child would spend one budget "

@@ -96,6 +96,7 @@ class LedgerFile:
         return self._handle < 0
 
     def _open(self, adopt: bool, wait: bool) -> None:
+        """Open and lock the file, and read it against its head."""
         self._handle = open_private(self.path, os.O_RDWR | os.O_CREAT)
         _OPEN.add(self)
         self._lock(wait)
@@ -111,6 +112,7 @@ class LedgerFile:
         self._check_head(self._load(content), adopt)
 
     def _lock(self, wait: bool) -> None:
+        """Lock the file; refuse one that was replaced meanwhile."""
         try:
             lock_exclusively(self._handle, wait)
         except OSError:
@@ -128,6 +130,7 @@ class LedgerFile:
     # -- the chain ---------------------------------------------------------------------------------
 
     def _hash(self, *parts: bytes) -> bytes:
+        """Hash these parts, with the key if there is one."""
         key = self._key or b""
         return hashlib.blake2b(
             b"".join(parts), digest_size=32, key=key, person=b"evercount.ledger"
@@ -162,6 +165,7 @@ class LedgerFile:
         return links
 
     def _check_first(self, record: dict[str, Any]) -> None:
+        """Refuse another format, and a key where there is none or none where there is one."""
         if record.get("format") != LEDGER_FORMAT or record.get("version") != FILE_VERSION:
             raise StoreError(
                 f"{self.path} is not a ledger that this program reads (format "
@@ -178,11 +182,13 @@ class LedgerFile:
     # -- the head ----------------------------------------------------------------------------------
 
     def _place(self) -> dict[str, Any]:
+        """Which file this is."""
         status = os.fstat(self._handle)
         place = str(self.path.parent.resolve() / self.path.name)
         return {"inode": status.st_ino, "device": status.st_dev, "path": place}
 
     def _write_head(self) -> None:
+        """Replace the head by one that names the newest line."""
         body = {
             "format": HEAD_FORMAT,
             "lines": len(self.records),
@@ -280,6 +286,7 @@ class LedgerFile:
             self._write_head()
 
     def _write(self, content: bytes) -> None:
+        """Append these bytes and bring them to the disk."""
         written = 0
         while written < len(content):
             written += os.pwrite(self._handle, content[written:], self._length + written)
@@ -293,6 +300,7 @@ class LedgerFile:
 
 
 def _close_in_child() -> None:
+    """Close all ledgers in the child of a fork: only the parent may spend."""
     for file in list(_OPEN):
         file.close()
 

@@ -345,12 +345,12 @@ def kernel(factorization: Factorization) -> Kernel:
 
 
 def _error(arithmetic: Kernel, ticks: int) -> float:
-    """What rounding inside and cutting the normals add, for a scale of 1; known for all streams of
+    """What rounding inside and cutting the normals add, for a scale of 1; stored for all streams of
     one kernel."""
-    known = _errors.setdefault(arithmetic, {})
-    if ticks not in known:
-        known[ticks] = arithmetic.error(ticks) * 2.0**-arithmetic.bits + _cut(arithmetic, ticks)
-    return known[ticks]
+    errors = _errors.setdefault(arithmetic, {})
+    if ticks not in errors:
+        errors[ticks] = arithmetic.error(ticks) * 2.0**-arithmetic.bits + _cut(arithmetic, ticks)
+    return errors[ticks]
 
 
 def _cut(arithmetic: Kernel, ticks: int) -> float:

@@ -132,10 +132,10 @@ class FilterKernel:
         tick = 1.0 + 2 * floor + BLOCK_TICKS / 2 * SIGMAS * a
         for gain, memory, inflow in table.bounds:
             fresh = 1.0 + (2 * SIGMAS + 1) * a / 2 + BLOCK_TICKS / 2 * SIGMAS * a + inflow * floor
-            kept = fresh * min(blocks, memory)
-            if kept * 2.0**-self.bits > a / 2:
+            buffered = fresh * min(blocks, memory)
+            if buffered * 2.0**-self.bits > a / 2:
                 return math.inf
-            tick += (gain + 2.0**-self.bits) * kept + (2 * SIGMAS + 1) * a / 2
+            tick += (gain + 2.0**-self.bits) * buffered + (2 * SIGMAS + 1) * a / 2
         return ((self.n.total(ticks) * tick + ticks) if self.weighted else tick) * (1 + 1e-6)
 
     # -- the recurrence ----------------------------------------------------------------------------
