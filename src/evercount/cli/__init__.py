@@ -15,7 +15,7 @@ from typer import Option
 from typer.core import TyperGroup
 
 from evercount import __version__
-from evercount.errors import EvercountError, StoreError
+from evercount.errors import EvercountError, MissingExtra, StoreError
 from evercount.front_door.missing_parts import missing_extra
 
 Made = dict[str, Any]
@@ -101,6 +101,17 @@ def _build(name: str) -> Any:
     return typer.main.get_group(alone).commands[name]
 
 
+def _message(error: EvercountError) -> str:
+    """Write the message of an error, with options as commands spell them."""
+    from evercount.cli.spelling import as_options
+
+    if isinstance(error, MissingExtra):
+        return str(error)  # the options need a package that may be the missing one
+    if isinstance(error, StoreError):
+        return as_options(error.for_operator())
+    return as_options(str(error))
+
+
 class Commands(TyperGroup):
     """Errors that are the user's to solve are one line on stderr, never a traceback, with one exit
     code per kind."""
@@ -117,15 +128,11 @@ class Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except (ModuleNotFoundError, EvercountError) as raised:
-            error = (
-                raised
-                if isinstance(raised, EvercountError)
-                else missing_extra("this command", raised)
-            )
-            from evercount.cli.release_command import as_options
-
-            said = error.for_operator() if isinstance(error, StoreError) else str(error)
-            typer.echo(f"error: {as_options(said)}", err=True)
+            if isinstance(raised, ModuleNotFoundError):
+                error: EvercountError = missing_extra("this command", raised)
+            else:
+                error = raised
+            typer.echo(f"error: {_message(error)}", err=True)
             raise typer.Exit(error.exit_code) from None
 
 
