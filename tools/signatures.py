@@ -77,8 +77,8 @@ def with_options(source: str, functions: dict[str, type[Options]]) -> str:
     return source
 
 
-def stale(write: bool) -> list[str]:
-    """Write all signatures, or only compare; return the files that are not what the models say."""
+def update(write: bool) -> list[str]:
+    """Compare all signatures with the models, and write them; return the files that differ."""
     changed = []
     for file, functions in FUNCTIONS.items():
         path = FOLDER / file

@@ -20,20 +20,27 @@ from evercount.cli.options import (
     MaxPerTick,
     MaxTicks,
     Parameters,
-    Period,
     parse_parameters,
     shown_if_long,
 )
 from evercount.errors import ParameterError
 from evercount.front_door.declare_stream import parse_horizon, unit_of
+from evercount.front_door.options import describe
 from evercount.privacy import Budget
 from evercount.queries import Query, build_query
 
 if TYPE_CHECKING:
+    from evercount.declarations.schedule import Schedule
     from evercount.planning.compare import Plan, Row
     from evercount.planning.special_plans import DiscoveryPlan, SparseComparison
 
 WIDTH = 80  # characters of a terminal line that everybody has
+
+
+def _with_from(name: str) -> str:
+    """Describe an option of `release` that --from takes, too."""
+    text = describe(name)
+    return f"With --from: {text[0].lower()}{text[1:]}"
 
 
 def plan(
@@ -51,7 +58,7 @@ def plan(
     unit: str | None = Option(
         None, help="event or user (the default with a cap or period).", show_default="event"
     ),
-    period: Period = None,
+    period: str | None = Option(None, help=describe("period")),
     max_per_tick: MaxPerTick = None,
     max_ticks: MaxTicks = None,
     max_events: MaxEvents = None,
@@ -78,15 +85,13 @@ def plan(
             "'log/*.csv', or '-' for standard input. Repeatable."
         ),
     ),
-    delimiter: str | None = Option(
-        None, help="With --from: separator of the columns of a CSV (default: a comma)."
-    ),
-    time: str | None = Option(None, help="With --from: column with the time."),
-    user: str | None = Option(None, help="With --from: column with the person's id."),
+    delimiter: str | None = Option(None, help=_with_from("delimiter")),
+    time: str | None = Option(None, help=_with_from("time")),
+    user: str | None = Option(None, help=_with_from("user")),
     every: str = Option(
         "1d", help="Length of a tick, for per-day, per-week, --period 1d and --from."
     ),
-    start: str | None = Option(None, help="With --from: start of the first tick."),
+    start: str | None = Option(None, help=_with_from("start")),
     zone: str = Option("UTC", help="Time zone of the days."),
     json_output: bool = Option(False, "--json", help="Print JSON instead of a table."),
     plot: Path | None = Option(None, help="Write a chart of error over time (PNG, SVG, PDF)."),
@@ -107,72 +112,121 @@ def plan(
     """
     from evercount.declarations.schedule import Schedule
     from evercount.declarations.unit_periods import with_period_ticks
-    from evercount.declarations.view_names import noise_views
-    from evercount.planning.compare import plan as make_plan
-    from evercount.planning.special_plans import measure_resources, plan_sparse_count
 
     parameters = parse_parameters(parameter)
-    asked = None if query == "sparse-count" else build_query(query, parameters)
-    people = asked is not None and asked.people is not None
-    unit_and_caps = unit_of(unit, max_events, max_per_tick, max_ticks, period, user=people)
-    protected: dict[str, Any] = {"adjacency": adjacency, **unit_and_caps}
-    if rho is not None:
-        if epsilon is not None:
-            raise ParameterError(f"--epsilon {epsilon} next to --rho {rho}: give only one of them")
-        budget = Budget.from_rho(rho, delta, **protected)
-    else:
-        budget = Budget(0.5 if epsilon is None else epsilon, delta, **protected)
+    asked = None
+    if query != "sparse-count":
+        asked = build_query(query, parameters)
+    protects_persons = asked is not None and asked.people is not None
+    protection = unit_of(unit, max_events, max_per_tick, max_ticks, period, user=protects_persons)
     schedule = Schedule.of(every, start, zone)
-    budget = with_period_ticks(budget, schedule)
+    budget = with_period_ticks(
+        _budget(epsilon, rho, delta, adjacency=adjacency, **protection), schedule
+    )
     if from_files:
         _show_dropped(budget, from_files, delimiter, time, user, every, start, zone)
     elif delimiter is not None:
         raise ParameterError("--delimiter is for the files of --from: add --from, or omit it")
-    length, names = parse_horizon(horizon), tuple(mechanism) if mechanism else None
+    ticks_in_all = parse_horizon(horizon)
+    mechanisms = tuple(mechanism or ()) or None
     if asked is None:
-        if unknown := sorted(set(parameters) - {"max_ones"}):
-            raise ParameterError(
-                f"sparse-count has only the parameter max_ones, got {', '.join(unknown)}"
-            )
-        sparse = plan_sparse_count(
-            budget, length, parameters.get("max_ones"), names=names, ticks=ticks
-        )
-        if plot is not None:
-            _plot_sparse(sparse, plot)
-        show = _print_json if json_output else _print_sparse
-        show(sparse)
+        _plan_sparse(budget, ticks_in_all, parameters, mechanisms, ticks, plot, json_output)
         return
     if view:
-        for option, given in {"--mechanism": mechanism, "--ticks": ticks, "--plot": plot}.items():
-            if given is not None:
-                raise ParameterError(f"{option} is for running totals: omit it, or omit --view")
-        views = {name: noise_views([name], schedule)[0] for name in view}
-        _print_views(budget, length, views, asked, json_output, count)
-        if optimal:
-            from evercount.planning.plan_views import optimum_table
-
-            with shown_if_long("computing the optimum"):
-                table = optimum_table(budget, length, tuple(views.values()), asked)
-            typer.echo(table, err=json_output)
+        _refuse_with_view({"--mechanism": mechanism, "--ticks": ticks, "--plot": plot})
+        _plan_views(budget, ticks_in_all, view, schedule, asked, count, optimal, json_output)
         return
     if optimal:
         raise ParameterError("--optimal needs --view")
-    with shown_if_long("comparing noise"):
-        comparison = make_plan(budget, length, asked, names=names, ticks=ticks)
-    if plot is not None:
-        from evercount.plotting import error_plot
+    _plan_totals(budget, ticks_in_all, asked, mechanisms, ticks, count, plot, json_output)
 
-        rows = [row for row in comparison.rows if row.worst_std < 6 * comparison.rows[0].worst_std]
-        error_plot(
-            {row.name: (row.ticks, row.std) for row in rows},
-            f"{comparison.query}: ε={comparison.epsilon:g}, δ={comparison.delta:g}, "
-            f"{comparison.ticks} ticks",
-            plot,
-            None if math.isnan(comparison.lower_bound) else comparison.lower_bound,
-            {row.name: row.band() for row in rows if row.jumps},
+
+def _budget(epsilon: float | None, rho: float | None, delta: float, **protected: Any) -> Budget:
+    """Make the budget of ε, of ρ, or the default."""
+    if rho is None:
+        return Budget(0.5 if epsilon is None else epsilon, delta, **protected)
+    if epsilon is not None:
+        raise ParameterError(f"--epsilon {epsilon} next to --rho {rho}: give only one of them")
+    return Budget.from_rho(rho, delta, **protected)
+
+
+def _plan_sparse(
+    budget: Budget,
+    horizon: int | None,
+    parameters: dict[str, Any],
+    mechanisms: tuple[str, ...] | None,
+    ticks: int | None,
+    plot: Path | None,
+    json_output: bool,
+) -> None:
+    """Compare the sparse counter with plain ones."""
+    from evercount.planning.special_plans import plan_sparse_count
+
+    unknown = sorted(set(parameters) - {"max_ones"})
+    if unknown:
+        raise ParameterError(
+            f"sparse-count has only the parameter max_ones, got {', '.join(unknown)}"
         )
-    costs = measure_resources(asked, budget, length)
-    discovery = _discovery(budget, length, asked, count)
+    sparse = plan_sparse_count(
+        budget, horizon, parameters.get("max_ones"), names=mechanisms, ticks=ticks
+    )
+    if plot is not None:
+        _plot_sparse(sparse, plot)
+    if json_output:
+        _print_json(sparse)
+    else:
+        _print_sparse(sparse)
+
+
+def _refuse_with_view(options: dict[str, object]) -> None:
+    """Refuse options that a plan of views does not take."""
+    for option, value in options.items():
+        if value is not None:
+            raise ParameterError(f"{option} is for running totals: omit it, or omit --view")
+
+
+def _plan_views(
+    budget: Budget,
+    horizon: int | None,
+    names: list[str],
+    schedule: Schedule,
+    query: Query,
+    counts: list[int] | None,
+    optimal: bool,
+    json_output: bool,
+) -> None:
+    """Compare all noise for the named views, and with `optimal` with the least error of any."""
+    from evercount.declarations.view_names import noise_views
+    from evercount.planning.plan_views import optimum_table
+
+    views = {name: noise_views([name], schedule)[0] for name in names}
+    _print_views(budget, horizon, views, query, json_output, counts)
+    if optimal:
+        with shown_if_long("computing the optimum"):
+            table = optimum_table(budget, horizon, tuple(views.values()), query)
+        typer.echo(table, err=json_output)
+
+
+def _plan_totals(
+    budget: Budget,
+    horizon: int | None,
+    query: Query,
+    mechanisms: tuple[str, ...] | None,
+    ticks: int | None,
+    counts: list[int] | None,
+    plot: Path | None,
+    json_output: bool,
+) -> None:
+    """Compare all mechanisms for running totals."""
+    from evercount.planning.compare import plan as compare
+    from evercount.planning.special_plans import measure_resources
+
+    with shown_if_long("comparing noise"):
+        comparison = compare(budget, horizon, query, names=mechanisms, ticks=ticks)
+    if plot is not None:
+        _plot_totals(comparison, plot)
+    costs = measure_resources(query, budget, horizon)
+    discovery = _discovery(budget, horizon, query, counts)
     if json_output:
         _print_json(comparison, resources=costs, discovery=discovery)
         return
@@ -183,6 +237,22 @@ def plan(
     _say(comparison.guarantee)
 
 
+def _plot_totals(comparison: Plan, target: Path) -> None:
+    """Draw the error of each mechanism over time, but for those far above the best."""
+    from evercount.plotting import error_plot
+
+    rows = [row for row in comparison.rows if row.worst_std < 6 * comparison.rows[0].worst_std]
+    lower_bound = None if math.isnan(comparison.lower_bound) else comparison.lower_bound
+    error_plot(
+        {row.name: (row.ticks, row.std) for row in rows},
+        f"{comparison.query}: ε={comparison.epsilon:g}, δ={comparison.delta:g}, "
+        f"{comparison.ticks} ticks",
+        target,
+        lower_bound,
+        {row.name: row.band() for row in rows if row.jumps},
+    )
+
+
 def _discovery(
     budget: Budget,
     horizon: int | None,
@@ -190,41 +260,49 @@ def _discovery(
     counts: list[int] | None,
     views: tuple[str, ...] = (),
 ) -> DiscoveryPlan | None:
+    """Compute when an unlisted key becomes public, if the query has unlisted keys."""
     from evercount.planning.special_plans import plan_discovery
 
-    found = plan_discovery(budget, horizon, query, counts or (), views=views)
-    if counts and found is None:
+    discovery = plan_discovery(budget, horizon, query, counts or (), views=views)
+    if counts and discovery is None:
         raise ParameterError(
             f"--count is for queries with unlisted keys, and {query.name!r} has a list or no keys"
         )
-    return found
+    return discovery
 
 
-def _print_json(found: Any, **parts: Any) -> None:
+def _print_json(main: Any, **parts: Any) -> None:
+    """Print a plan and its parts as one JSON object."""
     more = {name: part.to_dict() for name, part in parts.items() if part is not None}
-    typer.echo(json.dumps(finite({**found.to_dict(), **more}), indent=1))
+    typer.echo(json.dumps(finite({**main.to_dict(), **more}), indent=1))
 
 
 def _say(text: str) -> None:
+    """Print a paragraph, wrapped for a terminal."""
     typer.echo(textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False))
 
 
 def _table(rows: list[list[str]], left: int = 1, gap: int = 2) -> None:
+    """Print rows as aligned columns, the first `left` of them flush left."""
     typer.echo("\n".join(line.rstrip() for line in aligned(rows, left, gap)))
 
 
 def _number(value: float, places: int) -> str:
-    """The number with `places` decimals; below 1, with three significant digits."""
-    return f"{value:,.{places}f}" if value >= 1 or value == 0 else f"{value:.3g}"
+    """Write a number with `places` decimals; below 1, with three significant digits."""
+    if value >= 1 or value == 0:
+        return f"{value:,.{places}f}"
+    return f"{value:.3g}"
 
 
 def _print_table(comparison: Plan) -> None:
+    """Print the errors of all mechanisms for running totals."""
     from evercount.planning.plan_views import shares_sentence
 
-    horizon = "no horizon" if comparison.horizon is None else f"horizon {comparison.horizon}"
-    bound = (
-        "" if math.isnan(comparison.lower_bound) else "; × bound: worst std over the lower bound"
-    )
+    has_bound = not math.isnan(comparison.lower_bound)
+    horizon = "no horizon"
+    if comparison.horizon is not None:
+        horizon = f"horizon {comparison.horizon}"
+    bound = "; × bound: worst std over the lower bound" if has_bound else ""
     _say(
         f"{comparison.query}, {horizon}, errors over {comparison.ticks} ticks. std: standard "
         "deviation of a published number; all ticks ±: with probability 95 % no number is farther "
@@ -234,17 +312,16 @@ def _print_table(comparison: Plan) -> None:
         ["mechanism", *COLUMNS],
         *([row.name, *(of(row) for of in COLUMNS.values())] for row in comparison.rows),
     ]
-    if not math.isnan(comparison.lower_bound):
+    if has_bound:
         least = {"std, worst": _number(comparison.lower_bound, 2), "× bound": "1.000"}
         rows.append(["lower bound, Gaussian", *(least.get(title, "") for title in COLUMNS)])
     _table(rows, gap=1)  # the usual numbers then fit into 80 characters
-    if differing := shares_sentence(comparison.shares):
-        _say(differing)
+    shares = shares_sentence(comparison.shares)
+    if shares:
+        _say(shares)
     if len(comparison.rows) > 1:
-        _say(
-            "Least error: "
-            f"{', '.join(f'{what}: {name}' for what, name in comparison.best.items())}."
-        )
+        best = ", ".join(f"{what}: {name}" for what, name in comparison.best.items())
+        _say(f"Least error: {best}.")
     if comparison.delta > 0 and any(row.delta == 0 for row in comparison.rows):
         _say(
             "bridge and pure-* keep the promise with delta=0, which is stronger. "
@@ -258,10 +335,15 @@ COLUMNS: dict[str, Callable[[Row], str]] = {
     "at tick": lambda row: str(row.worst_tick),
     "95 % ±": lambda row: _number(row.interval95, 1),
     "all ticks ±": lambda row: _number(row.simultaneous, 1),
-    "× bound": lambda row: (
-        "–" if math.isnan(row.ratio_to_lower_bound) else f"{row.ratio_to_lower_bound:.3f}"
-    ),
+    "× bound": lambda row: _ratio(row.ratio_to_lower_bound),
 }
+
+
+def _ratio(ratio: float) -> str:
+    """Write a ratio to the lower bound, if there is one."""
+    if math.isnan(ratio):
+        return "–"
+    return f"{ratio:.3f}"
 
 
 def _show_dropped(
@@ -272,8 +354,8 @@ def _show_dropped(
     user: str | None,
     *when: Any,
 ) -> None:
-    """Print which share of the events of files the caps drop, and the rows that are no events, as
-    `release` would."""
+    """Print which share of the events in files the caps drop, and the rows that are not events, as
+    `release` does."""
     import time as system_time
     from tempfile import TemporaryDirectory
 
@@ -294,9 +376,9 @@ def _show_dropped(
     with TemporaryDirectory(prefix="evercount-plan-") as folder:
         scratch = Path(folder)
         stop = max(2, declaration.schedule.tick_of(instant_of(system_time.time())))
-        opened = open_sources(
-            expand_inputs(files), scratch, "," if delimiter is None else delimiter
-        )
+        if delimiter is None:
+            delimiter = ","
+        opened = open_sources(expand_inputs(files), scratch, delimiter)
         sources = with_one_line_end(opened, scratch, "whole")
         bad = 0
         for bad, reject in enumerate(find_rejects(sources, declaration, scratch / "scratch"), 1):
@@ -317,25 +399,27 @@ def _print_views(
     json_output: bool,
     counts: Any,
 ) -> None:
-    """The worst std of each view, for every noise that may be chosen."""
+    """Print the worst std of each view, for every noise that may be chosen."""
     from evercount.planning.plan_views import plan_views
 
     with shown_if_long("comparing noise for these views"):
-        found = plan_views(budget, horizon, views, query)
+        view_plan = plan_views(budget, horizon, views, query)
     discovery = _discovery(budget, horizon, query, counts, tuple(views.values()))
     if json_output:
-        _print_json(found, discovery=discovery)
+        _print_json(view_plan, discovery=discovery)
         return
     typer.echo(
-        f"{found.query}: worst std of each view, epsilon={budget.epsilon:g}, delta={budget.delta:g}"
+        f"{view_plan.query}: worst std of each view, epsilon={budget.epsilon:g}, "
+        f"delta={budget.delta:g}"
     )
-    typer.echo(str(found))
+    typer.echo(str(view_plan))
     typer.echo("twice: epsilon of two such streams over the same events.")
     if discovery is not None:
         _print_discovery(discovery)
 
 
 def _print_discovery(discovery: DiscoveryPlan) -> None:
+    """Print when an unlisted key becomes public, and how likely."""
     from evercount.planning.special_plans import CHANCES
 
     typer.echo(f"when a key becomes public ({discovery.factorization})")
@@ -359,14 +443,15 @@ def _print_discovery(discovery: DiscoveryPlan) -> None:
 
 
 def _print_sparse(sparse: SparseComparison) -> None:
+    """Print the bounds of the sparse counter next to those of plain ones."""
     split = sparse.split
-    known = "max_ones unknown" if split.max_ones is None else f"max_ones={split.max_ones}"
-    length = (
-        f"no horizon, first {sparse.ticks} ticks"
-        if split.horizon is None
-        else f"horizon {split.horizon}"
-    )
-    _say(f"SparseCount({known}), {length}, bounds for all ticks together (95%)")
+    parameter = "max_ones unknown"
+    if split.max_ones is not None:
+        parameter = f"max_ones={split.max_ones}"
+    length = f"no horizon, first {sparse.ticks} ticks"
+    if split.horizon is not None:
+        length = f"horizon {split.horizon}"
+    _say(f"SparseCount({parameter}), {length}, bounds for all ticks together (95%)")
     if split.max_ones is None:
         numbers = zip(sparse.ones, sparse.bounds, strict=True)
         rows = [
@@ -391,11 +476,11 @@ def _print_sparse(sparse: SparseComparison) -> None:
 
 
 def _facts(sparse: SparseComparison) -> list[str]:
-    """The split of the budget, the segments, and where the sparse counter is the best."""
+    """Describe the split of the budget, the segments, and where the sparse counter is the best."""
     split = sparse.split
-    segments = (
-        "any number of segments" if split.segments is None else f"at most {split.segments} segments"
-    )
+    segments = "any number of segments"
+    if split.segments is not None:
+        segments = f"at most {split.segments} segments"
     gap = split.threshold - split.spread
     with_delta = f" (with delta={split.delta:g})" if split.delta else ""
     lines = [
@@ -407,7 +492,9 @@ def _facts(sparse: SparseComparison) -> list[str]:
         f"{split.threshold + split.spread} events; {segments}.",
     ]
     what = "the number of events so far" if split.max_ones is None else "max_ones"
-    where = "nowhere" if sparse.wins is None else f"from {sparse.wins[0]:,} to {sparse.wins[1]:,}"
+    where = "nowhere"
+    if sparse.wins is not None:
+        where = f"from {sparse.wins[0]:,} to {sparse.wins[1]:,}"
     lines.append(
         f"For {what} of 1, 3, 10, … to {sparse.ones[-1]:,} it has the least bound {where}."
     )
@@ -423,12 +510,13 @@ def _facts(sparse: SparseComparison) -> list[str]:
 def _plot_sparse(sparse: SparseComparison, target: Path) -> None:
     from evercount.plotting import error_plot, save
 
+    """Draw the bounds of the sparse counter and of plain ones over the number of events."""
     split = sparse.split
-    label = (
-        "sparse-count, max_ones unknown"
-        if split.max_ones is None
-        else "sparse-count with this max_ones"
-    )
+    label = "sparse-count with this max_ones"
+    x_label = "events in the whole stream"
+    if split.max_ones is None:
+        label = "sparse-count, max_ones unknown"
+        x_label = "events so far"
     curves = {label: (sparse.ones, sparse.bounds)}
     curves[f"plain counter, {next(iter(sparse.plain))}"] = (
         sparse.ones,
@@ -441,6 +529,6 @@ def _plot_sparse(sparse: SparseComparison, target: Path) -> None:
         curves, f"SparseCount, ε={split.epsilon:g}, δ={split.delta:g}, {sparse.ticks} ticks"
     )
     axes.set_xscale("log")
-    axes.set_xlabel("events in the whole stream" if split.max_ones is not None else "events so far")
+    axes.set_xlabel(x_label)
     axes.set_ylabel("error bound for all ticks (95%)")
     save(axes, target)
