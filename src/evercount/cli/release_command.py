@@ -261,7 +261,8 @@ def resolve_stream(
             _refuse_name(first, given)
         return None, None, files
     if stream is None and named:
-        stream, files = first, files[1:]
+        stream = first
+        files = files[1:]
     if given:
         raise ParameterError(f"--streams declares the stream: omit {', '.join(given)}")
     return *choose_stream(streams, stream), files

@@ -170,7 +170,8 @@ def declare_from(options: DeclareOptions) -> StreamDeclaration:
     from evercount.privacy import Budget
     from evercount.queries import Query
 
-    needed: dict[str, Any] = {name: getattr(options, name) for name in NEEDED}
+    values = vars(options)
+    needed = {name: values[name] for name in NEEDED}
     refuse_missing(
         [name for name, value in needed.items() if value is None],
         'declare(time="when", every="1d", epsilon=1, …)',
@@ -196,7 +197,7 @@ def declare_from(options: DeclareOptions) -> StreamDeclaration:
     horizon = options.horizon
     if isinstance(horizon, str):
         horizon = parse_horizon(horizon)
-    as_given: dict[str, Any] = {name: getattr(options, name) for name in AS_GIVEN}
+    as_given = {name: values[name] for name in AS_GIVEN}
     return declaration_class()(
         name=options.name or "release",
         query=query,
@@ -315,25 +316,25 @@ def query_of(options: DeclareOptions) -> Query:
 
     if options.query is not None and not isinstance(options.query, str):
         return options.query
-    name = options.query or _default_query(options)
-    legal = query_parameters(name)
-    _check_keys(options, name, legal)
-    given: dict[str, Any] = {parameter: getattr(options, parameter) for parameter in PARAMETERS}
-    parameters = {parameter: value for parameter, value in given.items() if value is not None}
+    query = options.query or _default_query(options)
+    legal = query_parameters(query)
+    _check_keys(options, query, legal)
+    values = vars(options)
+    parameters = {name: values[name] for name in PARAMETERS if values[name] is not None}
     _check_range(options, parameters)
-    unfit = [f"`{parameter}`" for parameter in parameters if parameter not in legal]
+    unfit = [f"`{name}`" for name in parameters if name not in legal]
     if unfit:
-        raise ParameterError(f"`query` {name} does not go with {' and '.join(unfit)}")
+        raise ParameterError(f"`query` {query} does not go with {' and '.join(unfit)}")
     if options.keys is not None:
         listed = keys_of(options.keys, options.key, bool(options.rollup))
         parameters[_list_parameter(options)] = listed
     if options.weights is not None:
         if not {"max_keys_per_event", "weights"} <= legal.keys():
             raise ParameterError(
-                f"`weights` are for the keys of a histogram; `query` {name} has none"
+                f"`weights` are for the keys of a histogram; `query` {query} has none"
             )
         parameters["weights"] = weights_of(options.weights)
-    return build_query(name, parameters)
+    return build_query(query, parameters)
 
 
 def _default_query(options: DeclareOptions) -> str:

@@ -65,8 +65,8 @@ def _refuse_declared(options: DeclareOptions) -> None:
 
     set_twice = [
         f"`{name}`"
-        for name in DeclareOptions.model_fields
-        if name != "views" and is_given(getattr(options, name))
+        for name, value in vars(options).items()
+        if name in DeclareOptions.model_fields and name != "views" and is_given(value)
     ]
     if set_twice:
         raise ParameterError(f"omit {', '.join(set_twice)}, which the declaration already sets")
@@ -157,14 +157,14 @@ EXAMPLE = 'release(visits, time="when", every="1d", zone="UTC", start="2026-01-0
 
 
 def missing_options(given: Mapping[str, Any]) -> list[str]:
-    """Name what a run lacks that has no declaration, in the order in which one would write it.
+    """Name what a run without a declaration lacks, in the order in which one writes it.
 
-    A run that goes on with a stream has its start and its zone; whether a store has the stream,
-    only a run can tell.
+    A run that continues a stream has its start and its zone; whether a store has the stream, only
+    the run itself finds out.
     """
     missing = [name for name in NEEDED if given.get(name) is None]
-    goes_on = given.get("db") is not None or _has_state(given)
-    if not goes_on:
+    may_continue = given.get("db") is not None or _has_state(given)
+    if not may_continue:
         calendar = re.fullmatch(r"[0-9]+[dw]", str(given.get("every")).strip()) is not None
         if calendar and given.get("zone") is None:
             missing.append("zone")
