@@ -114,10 +114,10 @@ def plan(
     from evercount.declarations.unit_periods import with_period_ticks
 
     parameters = parse_parameters(parameter)
-    asked = None
+    stream_query = None
     if query != "sparse-count":
-        asked = build_query(query, parameters)
-    protects_persons = asked is not None and asked.people is not None
+        stream_query = build_query(query, parameters)
+    protects_persons = stream_query is not None and stream_query.people is not None
     protection = unit_of(unit, max_events, max_per_tick, max_ticks, period, user=protects_persons)
     schedule = Schedule.of(every, start, zone)
     budget = with_period_ticks(
@@ -129,16 +129,16 @@ def plan(
         raise ParameterError("--delimiter is for the files of --from: add --from, or omit it")
     ticks_in_all = parse_horizon(horizon)
     mechanisms = tuple(mechanism or ()) or None
-    if asked is None:
+    if stream_query is None:
         _plan_sparse(budget, ticks_in_all, parameters, mechanisms, ticks, plot, json_output)
         return
     if view:
         _refuse_with_view({"--mechanism": mechanism, "--ticks": ticks, "--plot": plot})
-        _plan_views(budget, ticks_in_all, view, schedule, asked, count, optimal, json_output)
+        _plan_views(budget, ticks_in_all, view, schedule, stream_query, count, optimal, json_output)
         return
     if optimal:
         raise ParameterError("--optimal needs --view")
-    _plan_totals(budget, ticks_in_all, asked, mechanisms, ticks, count, plot, json_output)
+    _plan_totals(budget, ticks_in_all, stream_query, mechanisms, ticks, count, plot, json_output)
 
 
 def _budget(epsilon: float | None, rho: float | None, delta: float, **protected: Any) -> Budget:
@@ -352,7 +352,9 @@ def _show_dropped(
     delimiter: str | None,
     time: str | None,
     user: str | None,
-    *when: Any,
+    every: str,
+    start: str | None,
+    zone: str,
 ) -> None:
     """Print which share of the events in files the caps drop, and the rows that are not events, as
     `release` does."""
@@ -366,13 +368,21 @@ def _show_dropped(
     from evercount.files.cap_users import dropped_events
     from evercount.files.source import expand_inputs, open_sources, with_one_line_end
 
-    if budget.unit != "user" or None in (time, user, *when):
+    if budget.unit != "user" or time is None or user is None or start is None:
         raise ParameterError(
             "--from shows what caps on persons drop: add --time, --user, --start, and a cap or "
             "--period"
         )
-    shown: dict[str, Any] = {"views": ("running",), "columns": Columns(str(time), user=user)}
-    declaration = StreamDeclaration("plan", build_query("count", {}), budget, *when, **shown)
+    declaration = StreamDeclaration(
+        "plan",
+        build_query("count", {}),
+        budget,
+        every,
+        start,
+        zone,
+        views=("running",),
+        columns=Columns(time, user=user),
+    )
     with TemporaryDirectory(prefix="evercount-plan-") as folder:
         scratch = Path(folder)
         stop = max(2, declaration.schedule.tick_of(instant_of(system_time.time())))

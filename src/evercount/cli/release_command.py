@@ -41,7 +41,11 @@ STREAMS = Path("streams.toml")  # where `evercount release NAME` looks for the s
 def _with_options(command: Callable[..., None]) -> Callable[..., None]:
     """Give the command an option for each field of `ReleaseOptions`, in place of `options`."""
     own = inspect.signature(command, eval_str=True)
-    parameters = [one for one in own.parameters.values() if one.kind is not one.VAR_KEYWORD]
+    parameters = [
+        parameter
+        for parameter in own.parameters.values()
+        if parameter.kind is not inspect.Parameter.VAR_KEYWORD
+    ]
     fields = command_options().items()
     # the files and the declaration come first, what is printed comes last
     parameters[3:3] = [_parameter(name, field) for name, field in fields]
@@ -51,12 +55,12 @@ def _with_options(command: Callable[..., None]) -> Callable[..., None]:
 
 def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
     """Make the parameter of a command for a field: a flag, a number, a text, or several texts."""
-    shown = Option(option_of(name), help=as_options(field.description or ""))
+    option = Option(option_of(name), help=as_options(field.description or ""))
     return inspect.Parameter(
         name,
         inspect.Parameter.POSITIONAL_OR_KEYWORD,
         default=field.default,
-        annotation=Annotated[_command_type(field), shown],
+        annotation=Annotated[_command_type(field), option],
     )
 
 
@@ -127,9 +131,9 @@ def release(
     prints_rows = to_stdout and not given["check"]
     try:
         outcome = _run(files, declaration, given, hide_progress=quiet or not sys.stderr.isatty())
-    except HorizonReached as over:
-        if prints_rows and over.table is not None:
-            _print(over.table, given["full_digits"])
+    except HorizonReached as end:
+        if prints_rows and end.table is not None:
+            _print(end.table, given["full_digits"])
         raise
     except KeyboardInterrupt:
         typer.echo(
@@ -147,9 +151,9 @@ def release(
 
 def _fill_places(given: dict[str, Any], places: FilePlaces) -> None:
     """Take the places that a file of streams names for options that are not given."""
-    named = vars(places) | {"out": places.output}
+    defaults = vars(places) | {"out": places.output}
     for name in ("out", "state", "rejects", "plot", "delimiter"):
-        given[name] = given[name] or named[name]
+        given[name] = given[name] or defaults[name]
 
 
 def _check_stdout(
@@ -222,7 +226,7 @@ EXAMPLE = (
 def _refuse_missing(
     given: dict[str, Any], declaration: StreamDeclaration | None, files: list[str]
 ) -> None:
-    """Say all at once what a run lacks: files, what it declares, and where it writes."""
+    """Refuse a run without files, a declaration or an output, and name all that it lacks."""
     missing = []
     example = EXAMPLE
     if declaration is None:
@@ -250,17 +254,19 @@ def resolve_stream(
     A first argument that is no file is the name of a stream: of --streams, or of streams.toml here.
     """
     first = files[0] if files else "-"
-    named = first != "-" and not any(mark in first for mark in "*?[/") and not Path(first).exists()
+    is_name = (
+        first != "-" and not any(mark in first for mark in "*?[/") and not Path(first).exists()
+    )
     given = [
         option_of(name) for name, value in declared.items() if is_given(value) and name != "views"
     ]
-    if streams is None and named and STREAMS.is_file() and not given:
+    if streams is None and is_name and STREAMS.is_file() and not given:
         streams = STREAMS
     if streams is None:
-        if named and Path(first).suffix.lower() not in SUFFIXES:
+        if is_name and Path(first).suffix.lower() not in SUFFIXES:
             _refuse_name(first, given)
         return None, None, files
-    if stream is None and named:
+    if stream is None and is_name:
         stream = first
         files = files[1:]
     if given:

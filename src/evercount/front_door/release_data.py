@@ -526,11 +526,11 @@ def _notes(given: Any) -> tuple[Any, ...]:
     if isinstance(given, str):
         given = [given]
     notes = []
-    for one in given or ():
-        parts = one.split(",", 2) if isinstance(one, str) else tuple(one)
+    for note in given or ():
+        parts = note.split(",", 2) if isinstance(note, str) else tuple(note)
         if len(parts) != 3:
             raise ParameterError(
-                f"`notes` are FIRST,LAST,TEXT, such as 2026-03-05,2026-03-06,late, got {one!r:.80}"
+                f"`notes` are FIRST,LAST,TEXT, such as 2026-03-05,2026-03-06,late, got {note!r:.80}"
             )
         first, last, text = (str(part).strip() for part in parts)
         notes.append(NewMark(first=first, last=last, text=text))
