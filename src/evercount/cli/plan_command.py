@@ -16,7 +16,6 @@ from evercount.cli.options import (
     MaxPerTick,
     MaxTicks,
     Parameters,
-    Period,
     parse_parameters,
     shown_if_long,
 )
@@ -31,11 +30,18 @@ from evercount.cli.plan_tables import (
 )
 from evercount.errors import ParameterError
 from evercount.front_door.declare_stream import parse_horizon, unit_of
+from evercount.front_door.options import describe
 from evercount.privacy import Budget
 from evercount.queries import Query, build_query
 
 if TYPE_CHECKING:
     from evercount.planning.special_plans import DiscoveryPlan
+
+
+def _with_from(name: str) -> str:
+    """Describe an option of `release` that --from takes, too."""
+    text = describe(name)
+    return f"With --from: {text[0].lower()}{text[1:]}"
 
 
 def plan(
@@ -53,7 +59,7 @@ def plan(
     unit: str | None = Option(
         None, help="event or user (the default with a cap or period).", show_default="event"
     ),
-    period: Period = None,
+    period: str | None = Option(None, help=describe("period")),
     max_per_tick: MaxPerTick = None,
     max_ticks: MaxTicks = None,
     max_events: MaxEvents = None,
@@ -80,15 +86,13 @@ def plan(
             "'log/*.csv', or '-' for standard input. Repeatable."
         ),
     ),
-    delimiter: str | None = Option(
-        None, help="With --from: separator of the columns of a CSV (default: a comma)."
-    ),
-    time: str | None = Option(None, help="With --from: column with the time."),
-    user: str | None = Option(None, help="With --from: column with the person's id."),
+    delimiter: str | None = Option(None, help=_with_from("delimiter")),
+    time: str | None = Option(None, help=_with_from("time")),
+    user: str | None = Option(None, help=_with_from("user")),
     every: str = Option(
         "1d", help="Length of a tick, for per-day, per-week, --period 1d and --from."
     ),
-    start: str | None = Option(None, help="With --from: start of the first tick."),
+    start: str | None = Option(None, help=_with_from("start")),
     zone: str = Option("UTC", help="Time zone of the days."),
     json_output: bool = Option(False, "--json", help="Print JSON instead of a table."),
     plot: Path | None = Option(None, help="Write a chart of error over time (PNG, SVG, PDF)."),
