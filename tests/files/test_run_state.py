@@ -19,7 +19,7 @@ from sqlalchemy.engine.default import DefaultDialect
 
 from evercount import Budget, Count, Stream
 from evercount.cli import app
-from evercount.engine.build_parameters import pack
+from evercount.engine.snapshot_format import pack
 from evercount.errors import SnapshotError, StoreError
 from evercount.files.run_state import Closed, Places, State, locked, read_state
 from evercount.files.source import Prefix, SeenRows

@@ -17,8 +17,8 @@ from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.fields import table
 from evercount.engine.build import RUNNING, Spec, choose_engine
 from evercount.engine.build_parameters import choose_revised
+from evercount.engine.carried_caps import check_hands_on
 from evercount.engine.noise_choice import choose_noise
-from evercount.engine.user_counting import check_hands_on
 from evercount.errors import ParameterError
 from evercount.privacy import Budget
 

@@ -19,10 +19,10 @@ import numpy as np
 
 from evercount._validate import FloatArray, IntArray
 from evercount.engine.build import squared_norm
-from evercount.engine.build_parameters import dump_stream, load_stream
 from evercount.engine.error_model import JoinedCells
 from evercount.engine.state import Advanced, Rows, StreamParameters, StreamState, postprocessed
 from evercount.engine.stream_facts import StreamFacts
+from evercount.engine.stream_snapshot import dump_stream, load_stream
 from evercount.engine.take_views import evidence_at
 from evercount.errors import ParameterError
 from evercount.mechanisms.composed_noise import NamedNoise

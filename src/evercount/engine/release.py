@@ -17,8 +17,8 @@ from evercount.bounds import simultaneous_quantile
 from evercount.bounds.tails import laplace_factor
 from evercount.engine import take_views
 from evercount.engine.error_model import ErrorModel, coarse, interval_factors
-from evercount.engine.noise_choice import simulated_factor
 from evercount.engine.release_table import LEVEL, Exports, ReleaseTable, table_of
+from evercount.engine.simulated_noise import simulated_factor
 from evercount.engine.tick_release import Release as Release
 from evercount.engine.views import View
 from evercount.errors import ParameterError

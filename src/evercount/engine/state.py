@@ -16,7 +16,8 @@ import numpy as np
 from evercount._validate import AnyArray, FloatArray, IntArray
 from evercount.engine.error_model import ErrorModel
 from evercount.engine.release import Release, Releases
-from evercount.engine.user_counting import Seen, UserCaps
+from evercount.engine.retries import TickDigest
+from evercount.engine.user_counting import UserCaps
 from evercount.errors import HorizonReached, ParameterError, PrecisionReached
 from evercount.factorizations import Factorization
 from evercount.mechanisms import Noise
@@ -144,7 +145,7 @@ class StreamState:
     last_users: Mapping[str, Used] = field(default_factory=dict)
     counting: Counting | None = None
     # what the last step was given and what it released, for a retry
-    last: tuple[Seen, Release] | None = None
+    last: tuple[TickDigest, Release] | None = None
     hidden: tuple[int, ...] = ()  # places of published numbers that are not shown any more
 
     @classmethod

@@ -15,14 +15,11 @@ import numpy as np
 from evercount._validate import IntArray
 from evercount.engine.add_keys import GrowingStream, advance_keys
 from evercount.engine.build import Spec
-from evercount.engine.build_parameters import (
-    build_parameters,
-    dump_stream,
-    load_stream,
-    pack,
-    unpack,
-)
+from evercount.engine.build_parameters import build_parameters
+from evercount.engine.frame_events import plain_events, plain_ticks
 from evercount.engine.release import Release, Releases
+from evercount.engine.retries import TickDigest, check_tick, replay_last
+from evercount.engine.snapshot_format import pack, unpack
 from evercount.engine.state import (
     Capped,
     Counting,
@@ -32,18 +29,8 @@ from evercount.engine.state import (
     choose_counting,
 )
 from evercount.engine.stream_facts import spend_for
-from evercount.engine.user_counting import (
-    CappedTicks,
-    PeriodOf,
-    Seen,
-    UserChanges,
-    Users,
-    check_tick,
-    check_users,
-    plain_events,
-    plain_ticks,
-    read_again,
-)
+from evercount.engine.stream_snapshot import dump_stream, load_stream
+from evercount.engine.user_counting import CappedTicks, PeriodOf, UserChanges, Users, check_users
 from evercount.errors import EvercountError, InputError, ParameterError
 from evercount.factorizations import Factorization
 from evercount.noise import Secret
@@ -209,13 +196,13 @@ class Stream(GrowingStream[V_co]):
         # the fingerprint reads them, too
         read = list(events) if isinstance(events, Iterator) else plain_events(events)
 
-        seen = Seen(read if named is None else [named, read])
+        seen = TickDigest(read if named is None else [named, read])
         counting = self._account(named is not None, capped)
         self._check_owner()
         if tick is not None:
             check_tick(tick)
             if tick != self._state.tick + 1:
-                return read_again(self._state.tick, self._state.last, tick, seen)
+                return replay_last(self._state.tick, self._state.last, tick, seen)
         self._parameters.check_limit(self._state.tick, 1)
         self._state = self._state.with_users()
         query = self._parameters.query
@@ -234,7 +221,7 @@ class Stream(GrowingStream[V_co]):
         encoder: Any,
         counting: Counting,
         changes: UserChanges,
-        seen: Seen | None = None,
+        seen: TickDigest | None = None,
     ) -> Releases[V_co]:
         """Add noise and commit. With `seen`, a retry can read the tick back."""
         self._parameters.check_limit(self._state.tick, len(increments))

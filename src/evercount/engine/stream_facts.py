@@ -15,10 +15,10 @@ import numpy.typing as npt
 from evercount._validate import FloatArray, check_kind
 from evercount.engine.build import RUNNING, view_width
 from evercount.engine.error_model import ErrorModel
-from evercount.engine.noise_choice import noise_paths
 from evercount.engine.noise_covariance import noise_covariance
 from evercount.engine.release import Releases
 from evercount.engine.release_table import Exports
+from evercount.engine.simulated_noise import noise_paths
 from evercount.engine.state import (
     Rows,
     StreamParameters,

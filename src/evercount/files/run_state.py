@@ -42,7 +42,7 @@ from evercount._safe_files import (
 from evercount._validate import FloatArray
 from evercount.declarations.schedule import Schedule
 from evercount.declarations.settle import Settled
-from evercount.engine.build_parameters import unpack, write
+from evercount.engine.snapshot_format import unpack, write
 from evercount.errors import SnapshotError, StoreError
 from evercount.files.cap_users import UsedBefore
 from evercount.files.output_marker import STATE_SUFFIX, marked_stream

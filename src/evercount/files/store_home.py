@@ -30,8 +30,8 @@ from sqlalchemy import Connection, insert
 
 from evercount.declarations.schedule import SECOND
 from evercount.declarations.view_names import NewMark, TickMark
-from evercount.engine.build_parameters import pack
 from evercount.engine.close_ticks import TickEvents, TickTotals
+from evercount.engine.snapshot_format import pack
 from evercount.engine.stream import Stream
 from evercount.engine.views import CarriedTotals
 from evercount.errors import Conflict, ParameterError, SnapshotError, StoreError

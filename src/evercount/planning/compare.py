@@ -16,8 +16,9 @@ from evercount.bounds import nuclear_lower
 from evercount.bounds.tails import simultaneous_radius
 from evercount.engine.build import choose_engine
 from evercount.engine.error_model import ErrorModel, interval_factor
-from evercount.engine.noise_choice import REFERENCE_TICKS, planned_errors, pure_budget, worst_tick
+from evercount.engine.noise_choice import pure_budget
 from evercount.engine.state import enforced_by
+from evercount.engine.worst_errors import REFERENCE_TICKS, planned_errors, worst_tick
 from evercount.errors import ParameterError
 from evercount.factorizations import (
     BUILT_IN,

@@ -36,9 +36,9 @@ from evercount.engine.noise_choice import (
     choose_noise,
     in_one_tick,
     least_alone,
-    view_stds,
 )
 from evercount.engine.state import enforced_by
+from evercount.engine.worst_errors import view_stds
 from evercount.engine.write_table import frame_module
 from evercount.errors import ParameterError, TooLarge
 from evercount.factorizations import BUILT_IN, FACTORIZATIONS, Dense, check_horizon

@@ -18,14 +18,10 @@ from typing import Any
 import numpy as np
 
 from evercount.bounds.tails import simultaneous_radius
-from evercount.engine.build_parameters import pack
-from evercount.engine.noise_choice import (
-    REFERENCE_TICKS,
-    check_noise_for,
-    choose_noise,
-    planned_errors,
-)
+from evercount.engine.noise_choice import check_noise_for, choose_noise
+from evercount.engine.snapshot_format import pack
 from evercount.engine.stream import Stream
+from evercount.engine.worst_errors import REFERENCE_TICKS, planned_errors
 from evercount.errors import ParameterError
 from evercount.factorizations.laplace_choice import PURE, PURE_ENDLESS, pure_factorization
 from evercount.planning.compare import BETA, compared_ticks, plan

@@ -17,7 +17,7 @@ from evercount.declarations.cautions import changed_noise, declares_again
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.schedule import SECOND, instant_of
 from evercount.declarations.settle import settle
-from evercount.engine.build_parameters import unpack
+from evercount.engine.snapshot_format import unpack
 from evercount.engine.stream import Stream
 from evercount.engine.stream_facts import identify
 from evercount.errors import (

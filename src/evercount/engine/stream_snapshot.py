@@ -1,0 +1,115 @@
+"""What a snapshot of a stream holds, and the stream built from it, checked as a new one is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from operator import index
+from typing import Any, get_args
+
+import numpy as np
+
+from evercount.engine.build_parameters import build_parameters
+from evercount.engine.error_model import JoinedCells
+from evercount.engine.retries import TickDigest
+from evercount.engine.state import Counting, Rows, StreamParameters, StreamState
+from evercount.engine.user_counting import PeriodOf
+from evercount.errors import EvercountError, SnapshotError
+from evercount.privacy import Budget, TimeRange
+from evercount.queries import build_query
+from evercount.queries.user_cap import Used
+
+
+def dump_stream(parameters: StreamParameters, state: StreamState) -> dict[str, Any]:
+    """Everything needed to continue identically: a tree of JSON values, bytes and arrays.
+    Secret."""
+    if parameters.noise.stream.tick != state.tick:
+        raise EvercountError(
+            "a step of this stream was interrupted after its noise was drawn: release that tick "
+            "first, then take the snapshot, or restore the newest one"
+        )
+    last = None
+    if state.last is not None:
+        seen, release = state.last
+        sums = release._run._sums
+        of_published = None if sums is None else sums[:, release._published].tolist()
+        last = {"digest": seen.digest, "values": release.values.tolist(), "sums": of_published}
+    return {
+        **parameters.dumped,
+        "noise": parameters.noise.dump(),
+        "tick": state.tick,
+        "encoder": parameters.declared.dump_state(state.encoder),
+        "last": last,
+        "users": {user: list(used) for user, used in state.users.items()},
+        "counting": state.counting,
+        "totals": state.totals if state.totals.dtype != object else state.totals.tolist(),
+        "highest": state.highest,
+        "hidden": list(state.hidden),
+    }
+
+
+def load_stream(
+    data: Mapping[str, Any], period_of: PeriodOf | None
+) -> tuple[StreamParameters, StreamState]:
+    """The inverse of `dump_stream`, with every check that a new stream passes."""
+    try:
+        return _load(data, period_of)
+    except SnapshotError:
+        raise
+    except EvercountError as error:
+        raise SnapshotError(f"the snapshot's stream cannot be built here: {error}") from error
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        raise SnapshotError(f"malformed snapshot: {error!r}") from error
+
+
+def _load(
+    data: Mapping[str, Any], period_of: PeriodOf | None
+) -> tuple[StreamParameters, StreamState]:
+    query = build_query(data["query"]["name"], data["query"]["parameters"])
+    if data["noise"]["name"] != "exact":
+        raise SnapshotError(
+            f"the snapshot has noise of another kind: {data['noise']['name']!r:.40}"
+        )
+    parameters = build_parameters(
+        query,
+        Budget.from_dict(data["budget"]),
+        replay=False,
+        part=None if data["part"] is None else range(*data["part"]),
+        during=None if data["during"] is None else TimeRange(*data["during"]),
+        period_of=period_of,
+        joined=tuple(JoinedCells(*map(index, one)) for one in data["joined"]),
+        dumped=data["noise"],
+        **{
+            name: data[name]
+            for name in ("horizon", "factorization", "postprocess", "views", "revise_for")
+        },
+    )
+    query = parameters.query
+    tick, totals = data["tick"], data["totals"]
+    if isinstance(totals, list):  # sums beyond 64 bits
+        totals = np.asarray([index(total) for total in totals], dtype=object)
+    if parameters.noise.stream.tick != tick:
+        raise SnapshotError("the snapshot's noise is at another tick than its sums")
+    if totals.shape != (query.cells,):
+        raise SnapshotError("the snapshot's sums do not belong to its query")
+    counting = data["counting"]
+    if counting not in get_args(Counting) and (counting is not None or tick):
+        raise SnapshotError("the snapshot does not say how its ticks account for users")
+    state = StreamState(
+        tick,
+        totals,
+        query.load_state(data["encoder"]) if data["encoder"] is not None else None,
+        data["highest"],
+        {user: Used(*map(index, used)) for user, used in data["users"].items()},
+        counting=counting,
+        hidden=tuple(map(index, data["hidden"])),
+    )
+    last = data["last"]
+    if last is None:
+        return parameters, state
+    values = np.asarray(last["values"], dtype=np.float64)[np.newaxis]
+    sums = None if last["sums"] is None else np.asarray(last["sums"], dtype=np.float64)
+    labels = query.labels if query.discovery is None else query.discovery.labels_now(state.encoder)
+    rows = Rows(values, sums, labels if parameters.thresholds else None)
+    release = parameters.releases(tick, rows, counting)[0]
+    return parameters, replace(state, last=(TickDigest(digest=last["digest"]), release))
