@@ -160,8 +160,12 @@ def band_plot(
         raise ParameterError(
             f'draw into a file such as "daily.png" or into axes, got {target!r:.80}'
         )
-    axes: Axes = new_axes() if target is None or isinstance(target, str | Path) else target
-    keep, x = thin(len(ticks)), ticks if times is None else times
+    if target is None or isinstance(target, str | Path):
+        axes: Axes = new_axes()
+    else:
+        axes = target
+    keep = thin(len(ticks))
+    x = ticks if times is None else times
     for i, label in enumerate(labels):
         shown = np.isfinite(values[keep, i])
         # a line of one number cannot be seen, nor can its band
@@ -230,7 +234,8 @@ def error_plot(
             continue
         edges, least, most = bands[name]
         steps = np.asarray(edges) - 0.5  # the tick is in the middle of its step
-        low, high = [*least, least[-1]], [*most, most[-1]]
+        low = [*least, least[-1]]
+        high = [*most, most[-1]]
         axes.fill_between(
             steps, low, high, step="post", color=line_style(i)["color"], alpha=0.25, linewidth=0
         )
@@ -283,12 +288,13 @@ def chart_html(
         if np.isfinite(value)
     )
     flat = without_trend(*(part[:, :CHARTED_CELLS] for part in (values, low, high)))
-    note = (
-        "<p>The noise is wider than the ups and downs: no trend can be read from this.</p>"
-        if flat.all()
-        else ""
-    )
-    more = f"<p>and {len(cells) - LISTED_CELLS} more cells</p>" if len(cells) > LISTED_CELLS else ""
+    if flat.all():
+        note = "<p>The noise is wider than the ups and downs: no trend can be read from this.</p>"
+    else:
+        note = ""
+    more = ""
+    if len(cells) > LISTED_CELLS:
+        more = f"<p>and {len(cells) - LISTED_CELLS} more cells</p>"
     picture = ""
     if axes is not None:
         encoded = b64encode(_png(axes.get_figure())).decode()
@@ -304,7 +310,9 @@ def chart_html(
 
 def _format(number: float) -> str:
     """A number as people write it: no exponents for large ones, four digits for small ones."""
-    return f"{number:,.0f}" if 1000 <= abs(number) < 1e15 else f"{number:.4g}"
+    if 1000 <= abs(number) < 1e15:
+        return f"{number:,.0f}"
+    return f"{number:.4g}"
 
 
 def without_trend(values: FloatArray, low: FloatArray, high: FloatArray) -> BoolArray:
@@ -313,6 +321,7 @@ def without_trend(values: FloatArray, low: FloatArray, high: FloatArray) -> Bool
     if not len(values):
         return np.zeros(values.shape[1], dtype=bool)
     wider = float(simultaneous_quantile(len(values), 0.05) / simultaneous_quantile(1, 0.05))
-    bottom, top = values - (values - low) * wider, values + (high - values) * wider
+    bottom = values - (values - low) * wider
+    top = values + (high - values) * wider
     highest = np.max(bottom, axis=0, initial=-np.inf, where=~np.isnan(bottom))
     return np.asarray(highest <= np.min(top, axis=0, initial=np.inf, where=~np.isnan(top)))

@@ -35,8 +35,10 @@ def _with_open_noise(known: Settled, wanted: StreamDeclaration) -> dict[str, Any
         return {**wanted.to_dict(), **{name: known.to_dict()[name] for name in NOISE}}
     if not wanted.noise_for:
         wanted = replace(wanted, noise_for=known.noise_for)
-    mine, theirs = known.to_dict(), wanted.to_dict()
-    name, spec = wanted.factorization, known.factorization
+    mine = known.to_dict()
+    theirs = wanted.to_dict()
+    name = wanted.factorization
+    spec = known.factorization
     if name in (None, BEST) or (isinstance(spec, dict) and name == spec["name"]):
         theirs["factorization"] = mine["factorization"]
     laplace = name in (None, BEST) or kept_budget(wanted.budget, name).pure
@@ -56,7 +58,8 @@ def differences(known: Settled, wanted: StreamDeclaration) -> list[str]:
     """What makes `wanted` another stream, in words; empty where it declares the known one again. A
     start may be left open by either. Names, descriptions, views, who may read, and what becomes of
     late events do not matter here."""
-    mine, theirs = known.to_dict(), _with_open_noise(known, wanted)
+    mine = known.to_dict()
+    theirs = _with_open_noise(known, wanted)
     if known.query.name == wanted.query.name:
         found = _changes(mine["query"]["parameters"], theirs["query"]["parameters"])
     else:
@@ -125,7 +128,8 @@ def cautions(declaration: StreamDeclaration) -> list[str]:
     ['epsilon=0.0001 is very small']
     """
     sentences = []
-    epsilon, schedule = declaration.budget.epsilon, declaration.schedule
+    epsilon = declaration.budget.epsilon
+    schedule = declaration.schedule
     if epsilon > WEAK_EPSILON:
         factor = f"{math.exp(min(epsilon, 700)):.2g}"
         sentences.append(
@@ -156,7 +160,8 @@ def cautions(declaration: StreamDeclaration) -> list[str]:
 
 def empty_views(declaration: StreamDeclaration) -> list[str]:
     """The views of days and weeks of which the stream holds none that is whole."""
-    schedule, horizon = declaration.schedule, declaration.horizon
+    schedule = declaration.schedule
+    horizon = declaration.horizon
     if schedule.manual or schedule.start is None or horizon is None:
         return []
     named = [name for name in declaration.views if name in DAYS]
@@ -177,8 +182,10 @@ def published_line(declaration: StreamDeclaration, *, new: bool = True, before: 
     'Published: new events per tick (std 1.36), the last 7 ticks (std 3.59). Noise: fresh, ...'
     """
     settled = settle(declaration)
-    asked, stream = settled.written, settled.build(replay=True)
-    model, kind = stream._errors, "Laplace" if stream.budget.pure else "Gaussian"
+    asked = settled.written
+    stream = settled.build(replay=True)
+    model = stream._errors
+    kind = "Laplace" if stream.budget.pure else "Gaussian"
     if declaration.revise_for is not None:
         first, last = model.errors([1])[0][0][[0, -1]]
         return (
@@ -191,11 +198,9 @@ def published_line(declaration: StreamDeclaration, *, new: bool = True, before: 
     if declaration.query.publishing.own_ticks:
         std = worst_std(model, 1, declaration.horizon or REFERENCE_TICKS)
         line = f"Published: the keys of each tick with their new events (std {std:.3g})."
-        return (
-            f"{line} For keys that stay public, declare more views, such as running."
-            if new
-            else line
-        )
+        if new:
+            return f"{line} For keys that stay public, declare more views, such as running."
+        return line
     said = []
     for name in noise_views(declaration.views, declaration.schedule) or settled.noise_for:
         width = view_width(name)
@@ -204,15 +209,18 @@ def published_line(declaration: StreamDeclaration, *, new: bool = True, before: 
         )
         std = worst_std(model, width, declaration.horizon or REFERENCE_TICKS)
         said.append(f"{what} (std {math.hypot(std, before if name == RUNNING else 0.0):.3g})")
-    why = ", chosen for them" if asked.factorization is None else ", as declared" if new else ""
+    why = ", chosen for them"
+    if asked.factorization is not None:
+        why = ", as declared" if new else ""
     line = f"Published: {', '.join(said)}. Noise: {stream.factorization.name}, {kind}{why}."
     if not new or declaration.views or asked.noise_for:
         return line
-    other, first = (
-        ("running totals", RUNNING)
-        if declaration.main_view == PER_TICK
-        else ("single ticks", PER_TICK)
-    )
+    if declaration.main_view == PER_TICK:
+        other = "running totals"
+        first = RUNNING
+    else:
+        other = "single ticks"
+        first = PER_TICK
     return (
         f"{line} For {other} or weeks declare `views` {first}, last-7: they have different noise."
     )
@@ -253,7 +261,9 @@ def public_facts(
     """What readers of a table must know: ε, δ, who is protected, what intervals are about."""
     budget = declaration.budget
     remarks = [mark.facts(declaration.schedule) for mark in marks if mark.hides is None]
-    since = None if carried is None else declaration.schedule.show(carried.since)
+    since = None
+    if carried is not None:
+        since = declaration.schedule.show(carried.since)
     totals = f"since {since}, with the errors of all streams since then"
     late = late_text(declaration)
     return {

@@ -197,7 +197,9 @@ class StreamDeclaration:
             )
 
     def _schedule_is(self, schedule: Schedule) -> None:
-        start = None if schedule.start is None else format_utc(schedule.start)
+        start = None
+        if schedule.start is not None:
+            start = format_utc(schedule.start)
         self._set(schedule=schedule, start=start, tick=schedule.tick, zone=schedule.zone)
 
     def _set(self, **fields: Any) -> None:
@@ -283,7 +285,9 @@ class StreamDeclaration:
         views = [name for name in self.views if not QUANTILE.fullmatch(name)]
         if self.revise_for is not None:
             return (*views, PER_TICK)[0]
-        return (*views, *self.views_of_noise)[0] if self.has_views else RUNNING
+        if self.has_views:
+            return (*views, *self.views_of_noise)[0]
+        return RUNNING
 
     @property
     def shows_releases(self) -> bool:
@@ -390,7 +394,8 @@ class StreamDeclaration:
             )
         from evercount.declarations.settle import settle
 
-        settled, made = settle(self), TaskStream if task else Stream
+        settled = settle(self)
+        made = TaskStream if task else Stream
         stream = made(
             settled.query,
             settled.budget,
@@ -422,8 +427,12 @@ class StreamDeclaration:
         tests/declarations/test_noise_key.py::test_every_field_is_in_the_key_or_has_a_reason.
         """
         check_kind("secret", secret, Secret, "Secret.generate()")
-        columns = None if self.columns is None else COLUMNS.dump_python(self.columns, mode="json")
-        zone = None if self.schedule.manual else self.schedule.zone
+        columns = None
+        if self.columns is not None:
+            columns = COLUMNS.dump_python(self.columns, mode="json")
+        zone = None
+        if not self.schedule.manual:
+            zone = self.schedule.zone
         if columns is None and zone is None:
             return secret
         rows = json.dumps({"columns": columns, "zone": zone}, sort_keys=True, separators=(",", ":"))
@@ -433,7 +442,9 @@ class StreamDeclaration:
     def released_query(self) -> Query:
         """What the stream releases: the query, or for each of the last ticks where they are
         revised."""
-        return self.query if self.revise_for is None else Revisions(self.query, self.revise_for + 1)
+        if self.revise_for is None:
+            return self.query
+        return Revisions(self.query, self.revise_for + 1)
 
     @property
     def during(self) -> TimeRange | None:
@@ -441,10 +452,12 @@ class StreamDeclaration:
         schedule = self.schedule
         if schedule.start is None:
             return None
-        end = (
-            None if schedule.manual or self.horizon is None else schedule.start_of(self.horizon + 1)
-        )
-        chain = f"{self.name} {self.first_begin}" if self.carry_caps else ""
+        end = None
+        if not schedule.manual and self.horizon is not None:
+            end = schedule.start_of(self.horizon + 1)
+        chain = ""
+        if self.carry_caps:
+            chain = f"{self.name} {self.first_begin}"
         return TimeRange(
             schedule.start, end, schedule.divided, periods_named(self.budget, schedule), chain
         )
@@ -459,7 +472,9 @@ class StreamDeclaration:
         """
         if self.horizon is None or self.schedule.manual:
             return self.carry_caps or lies_in_one_range(self.budget)
-        during = self.during if self.released_query.starts_empty else None
+        during = None
+        if self.released_query.starts_empty:
+            during = self.during
         cost = Cost(self.budget, 0.0, during)
         if during is None:
             return not costs_more(cost, cost)
@@ -470,8 +485,12 @@ class StreamDeclaration:
         """The last tick that may close at an instant: it ended `wait` ago, and the horizon has it.
         0: none."""
         at = now - self.waits
-        ended = 0 if at <= self.schedule.begin else self.schedule.tick_of(at) - 1
-        return ended if self.horizon is None else min(ended, self.horizon)
+        ended = 0
+        if at > self.schedule.begin:
+            ended = self.schedule.tick_of(at) - 1
+        if self.horizon is None:
+            return ended
+        return min(ended, self.horizon)
 
     def closes(self, tick: int) -> int:
         """The instant from which a tick may close."""
@@ -504,14 +523,17 @@ class StreamDeclaration:
             raise ParameterError(
                 f"stream {self.name!r} has no end by the clock: there is nothing to renew"
             )
-        end, horizon = self.schedule.start_of(self.horizon + 1), horizon or self.horizon
+        end = self.schedule.start_of(self.horizon + 1)
+        horizon = horizon or self.horizon
         before = self if horizon == self.horizon else self.unfitted()
         return replace(before, name=name or self.name, horizon=horizon).going_on(end, self)
 
     def unfitted(self) -> StreamDeclaration:
         """The declaration without numbers that are fitted to its horizon, for a stream with another
         one."""
-        return replace(self, factorization=None) if isinstance(self.factorization, dict) else self
+        if isinstance(self.factorization, dict):
+            return replace(self, factorization=None)
+        return self
 
     def going_on(self, start: int, first: StreamDeclaration) -> Self:
         """The declaration from `start` on, for a stream that goes on for another one: rows of that
@@ -521,7 +543,9 @@ class StreamDeclaration:
     @property
     def first_begin(self) -> int:
         """The start of the first of the streams that this one goes on for, or its own."""
-        return self.schedule.begin if self.earliest is None else self.earliest
+        if self.earliest is None:
+            return self.schedule.begin
+        return self.earliest
 
     def unstarted(self) -> Self:
         """The declaration with its start left open."""

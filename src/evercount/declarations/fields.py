@@ -66,9 +66,7 @@ def _refusal(error: ValidationError, what: str, path: str, fields: dict[str, Any
             return UnknownName(f"field of {what}", one["loc"][0], fields)
     missing = [str(one["loc"][0]) for one in found if one["type"] == "missing"]
     if missing:
-        described = [
-            f"{name} ({text})" if (text := fields[name].description) else name for name in missing
-        ]
+        described = [_with_description(name, fields[name].description) for name in missing]
         return ParameterError(f"{what} lacks {' and '.join(described)}")
     first = found[0]
     context = first.get("ctx", {})
@@ -90,6 +88,13 @@ def _refusal(error: ValidationError, what: str, path: str, fields: dict[str, Any
     return ParameterError(
         f"{path}{name} must be {fields[name].description or plain}, got {first['input']!r:.80}"
     )
+
+
+def _with_description(name: str, description: str | None) -> str:
+    """Name a field, and say what it holds if that is described."""
+    if description:
+        return f"{name} ({description})"
+    return name
 
 
 @table("query", "query.")
@@ -216,7 +221,9 @@ class Columns:
 
     @property
     def key_columns(self) -> tuple[str, ...]:
-        return self.key if isinstance(self.key, tuple) else () if self.key is None else (self.key,)
+        if isinstance(self.key, tuple):
+            return self.key
+        return () if self.key is None else (self.key,)
 
     def check_fit(self, query: Query, budget: Budget) -> None:
         """Refuse columns that the events of a query do not have, and miss none that they have."""
@@ -262,7 +269,11 @@ def combined_key(parts: Sequence[str]) -> str:
     """
     if len(parts) == 1:
         return parts[0]
-    return ",".join(
-        '"' + part.replace('"', '""') + '"' if "," in part or '"' in part else part
-        for part in parts
-    )
+    return ",".join(map(_quoted, parts))
+
+
+def _quoted(part: str) -> str:
+    """Quote a part of a key as a CSV would, if it needs that."""
+    if "," in part or '"' in part:
+        return '"' + part.replace('"', '""') + '"'
+    return part

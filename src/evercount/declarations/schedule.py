@@ -120,8 +120,9 @@ def zone_named(name: Any) -> tzinfo:
 
 def microseconds(moment: datetime) -> int:
     """The instant of an aware datetime, or the wall time of a naive one, in microseconds."""
-    naive = moment.astimezone(UTC).replace(tzinfo=None) if moment.tzinfo else moment
-    return (naive - EPOCH) // timedelta(microseconds=1)
+    if moment.tzinfo:
+        moment = moment.astimezone(UTC).replace(tzinfo=None)
+    return (moment - EPOCH) // timedelta(microseconds=1)
 
 
 def parse_instant(value: Any, zone: tzinfo, what: str) -> int:
@@ -188,7 +189,10 @@ def _read_time(value: Any, zone: tzinfo, what: str) -> tuple[int, bool]:
                 raise refusal
             return round(value * SECOND), False
         if isinstance(value, date):  # a datetime is one
-            moment = value if isinstance(value, datetime) else datetime.combine(value, time())
+            if isinstance(value, datetime):
+                moment = value
+            else:
+                moment = datetime.combine(value, time())
         else:
             text = value.strip()
             if not TIME_TEXT.fullmatch(text):
@@ -215,13 +219,12 @@ def instant_of(seconds: float) -> int:
 
 def format_utc(instant: int) -> str:
     """ISO text in UTC; milliseconds and microseconds only where there are some."""
-    finest = (
-        "microseconds"
-        if instant % MILLISECOND
-        else "milliseconds"
-        if instant % SECOND
-        else "seconds"
-    )
+    if instant % MILLISECOND:
+        finest = "microseconds"
+    elif instant % SECOND:
+        finest = "milliseconds"
+    else:
+        finest = "seconds"
     return _moment(instant).isoformat(timespec=finest).replace("+00:00", "Z")
 
 
@@ -278,13 +281,11 @@ class Schedule:
     def divided(self) -> str:
         """How time is divided, in one text for all ways to write it: the length, and the zone of a
         calendar."""
-        return (
-            MANUAL
-            if self.manual
-            else f"{self.length} {self.zone}"
-            if self.calendar
-            else str(self.length)
-        )
+        if self.manual:
+            return MANUAL
+        if self.calendar:
+            return f"{self.length} {self.zone}"
+        return str(self.length)
 
     def grid(self, length: int) -> str:
         """Pieces of this length from the start on, in one text for all starts that lie on the same
@@ -360,13 +361,15 @@ class Schedule:
 
     def starts_of(self, first: int, ticks: int) -> list[int] | None:
         """The first instants of `ticks` ticks from `first` on; None for manual ones."""
-        return (
-            None if self.manual else [self.start_of(tick) for tick in range(first, first + ticks)]
-        )
+        if self.manual:
+            return None
+        return [self.start_of(tick) for tick in range(first, first + ticks)]
 
     @property
     def arrow_zone(self) -> str:
-        return "UTC" if zone_named(self.zone) is UTC else self.zone
+        if zone_named(self.zone) is UTC:
+            return "UTC"
+        return self.zone
 
     def show(self, instant: int) -> str:
         try:
@@ -426,13 +429,18 @@ def _pieces(zone: tzinfo, begin: int, years: int) -> tuple[Piece, ...]:
     pieces = [Piece(low, _offset(zone, low), -(2**62))]
     at = high if zone is UTC else low
     # dates, because they are quick: 36,525 days
-    here, one_day = _moment(at).replace(tzinfo=zone), timedelta(days=1)
+    here = _moment(at).replace(tzinfo=zone)
+    one_day = timedelta(days=1)
     shift = zone.fromutc(here).utcoffset()
     while at < high:
         ahead = min(at + day, last)
-        here = here + one_day if ahead < last else _moment(last).replace(tzinfo=zone)
+        if ahead < last:
+            here = here + one_day
+        else:
+            here = _moment(last).replace(tzinfo=zone)
         if zone.fromutc(here).utcoffset() != shift:
-            ahead, before = _change(zone, at, ahead), pieces[-1]
+            ahead = _change(zone, at, ahead)
+            before = pieces[-1]
             latest_wall = max(before.latest_wall, ahead + before.offset - 1)
             pieces.append(Piece(ahead, _offset(zone, ahead), latest_wall))
             here = _moment(ahead).replace(tzinfo=zone)
@@ -450,7 +458,8 @@ def _offset(zone: tzinfo, instant: int) -> int:
 def _change(zone: tzinfo, low: int, high: int) -> int:
     """The first whole second in (low, high] whose offset is not that of `low`; offsets change at
     whole seconds."""
-    before, seconds = _offset(zone, low), range(low // SECOND + 1, -(-high // SECOND))
+    before = _offset(zone, low)
+    seconds = range(low // SECOND + 1, -(-high // SECOND))
     place = bisect_left(seconds, True, key=lambda second: _offset(zone, second * SECOND) != before)
     return (seconds.start + place) * SECOND
 

@@ -72,9 +72,11 @@ class Settled(StreamDeclaration):
     @classmethod
     def _chosen(cls, declaration: StreamDeclaration) -> Self:
         """Choose and fit the noise."""
-        query, views = declaration.query, declaration.views_of_noise
+        query = declaration.query
+        views = declaration.views_of_noise
         if declaration.revise_for is not None:
-            post, noise_for = declaration.stream_postprocess, declaration.noise_for
+            post = declaration.stream_postprocess
+            noise_for = declaration.noise_for
             kept, engine = choose_revised(
                 query,
                 declaration.budget,
@@ -127,7 +129,9 @@ def _values(declaration: StreamDeclaration) -> dict[str, Any]:
 def settle(declaration: StreamDeclaration) -> Settled:
     """Choose and fit the noise of a declared stream, from public numbers only; of a settled one
     nothing is chosen."""
-    return declaration if isinstance(declaration, Settled) else Settled._chosen(declaration)
+    if isinstance(declaration, Settled):
+        return declaration
+    return Settled._chosen(declaration)
 
 
 def with_noise_of(declaration: StreamDeclaration, known: Settled) -> Settled:

@@ -63,14 +63,13 @@ def write_stream(declaration: StreamDeclaration) -> str:
 
 
 def read_stream(source: str | Path) -> StreamDeclaration:
-    found = (
-        read_streams(source)
-        if isinstance(source, Path)
-        else _streams_of(source, "the text", Path())
-    )
-    if len(found) != 1:
-        raise ParameterError(f"there must be one [[stream]] table, but there are {len(found)}")
-    return found[0][0]
+    if isinstance(source, Path):
+        streams = read_streams(source)
+    else:
+        streams = _streams_of(source, "the text", Path())
+    if len(streams) != 1:
+        raise ParameterError(f"there must be one [[stream]] table, but there are {len(streams)}")
+    return streams[0][0]
 
 
 def read_declarations(path: Path) -> list[StreamDeclaration]:

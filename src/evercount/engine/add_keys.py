@@ -54,7 +54,8 @@ def advance_keys(
     assert len(increments) == len(encoder.pending)
     if parameters.query.publishing.own_ticks:
         return _advance_own_ticks(parameters, state, increments[:, 0], encoder)
-    table, ticks = encoder.changeable(), encoder.pending
+    table = encoder.changeable()
+    ticks = encoder.pending
     published: list[Published] = []
     totals = state.totals
     for start in range(0, len(ticks), TICKS_AT_A_TIME):
@@ -102,18 +103,18 @@ def _advance_own_ticks(
         parameters.errors,
     )
     sums[:, :2] = 0.0
-    last = (
-        KeyCounts.of_published(list(found[-1]), state.tick + len(found))
-        if found
-        else replace(encoder, pending=())
-    )
+    if found:
+        last = KeyCounts.of_published(list(found[-1]), state.tick + len(found))
+    else:
+        last = replace(encoder, pending=())
     published, _ = postprocessed(parameters.postprocess, values, None)
     after = replace(state, tick=state.tick + len(found), encoder=last)
     return Rows(published, sums, [*RESERVED, *keys]), after
 
 
 def _by_name(parameters: StreamParameters) -> tuple[NamedNoise, Thresholds]:
-    noise, thresholds = parameters.noise.stream, parameters.thresholds
+    noise = parameters.noise.stream
+    thresholds = parameters.thresholds
     assert isinstance(noise, NamedNoise)
     assert thresholds is not None
     return noise, thresholds
@@ -190,7 +191,8 @@ def add_keys(
     refused. Numbers of other cells are what they would have been. Proof:
     `mechanisms/joined_noise.proof.md`. Tests: tests/engine/test_add_keys.py.
     """
-    query, old = parameters.query.with_keys(list(keys)), parameters.query
+    query = parameters.query.with_keys(list(keys))
+    old = parameters.query
     if parameters.part is not None:
         raise ParameterError("keys cannot join a part of the cells: add them to the whole stream")
     if "monotone" in parameters.postprocess:
@@ -214,17 +216,22 @@ def add_keys(
 
 def _in_rows(key: Any) -> str:
     """A key as `Rows` lists it: what else has a label, such as a total, is none of these."""
-    return path_key(list(map(str, key))) if isinstance(key, tuple) else str(key)
+    if isinstance(key, tuple):
+        return path_key(list(map(str, key)))
+    return str(key)
 
 
 def label_of(key: Any) -> str:
     """How a key is shown; a path by all its names."""
-    return SEPARATOR.join(map(str, key)) if isinstance(key, tuple | list) else str(key)
+    if isinstance(key, tuple | list):
+        return SEPARATOR.join(map(str, key))
+    return str(key)
 
 
 def _check_noise(parameters: StreamParameters, query: Query) -> None:
     """Refuse keys with which one protected unit could change more than the noise was made for."""
-    budget, horizon = parameters.budget, parameters.horizon
+    budget = parameters.budget
+    horizon = parameters.horizon
     norm = partial(squared_norm, parameters.factorization, budget=budget, horizon=horizon)
     both = (query, parameters.query)
     needed, has = (protected_l1(one, budget, horizon) if budget.pure else norm(one) for one in both)
@@ -249,7 +256,9 @@ def hide_keys(
             f"there is no key {', '.join(map(repr, unknown))} in the list of this stream"
         )
     chosen = {known[label] for label in labels}
-    hidden = set(state.hidden) | chosen if hide else set(state.hidden) - chosen
+    hidden = set(state.hidden) - chosen
+    if hide:
+        hidden |= chosen
     if len(hidden) == len(known):
         raise ParameterError("nothing would be left to show; end the stream instead")
     return replace(state, hidden=tuple(sorted(hidden)))
@@ -262,7 +271,8 @@ def with_joined(stream: F, joined: Sequence[tuple[int, Sequence[Any]]]) -> F:
     """A replay before its first tick with the facts of a stream that keys have joined after some
     ticks. Its errors are those of that stream; its noise is not."""
     for after, keys in joined:
-        cells, outputs = stream.query.cells, stream.query.outputs
+        cells = stream.query.cells
+        outputs = stream.query.outputs
         stream.add_keys(keys)
         errors = stream._parameters.errors
         known = (*errors.joined[:-1], JoinedCells(after, cells, outputs))
@@ -307,12 +317,16 @@ class GrowingStream(StreamFacts[V_co]):
     def _with_keys(self, keys: Iterable[Any]) -> tuple[StreamParameters, StreamState, list[str]]:
         """Return what `add_keys` makes of the stream, which stays as it is, and the labels of the
         keys that join."""
-        hidden, rows = self.hidden_labels, self.query.rows
-        listed = set(rows.keys[0]) if rows is not None and rows.keyed else ()
+        hidden = self.hidden_labels
+        rows = self.query.rows
+        listed: set[Any] = set()
+        if rows is not None and rows.keyed:
+            listed = set(rows.keys[0])
         named = list(dict.fromkeys(tuple(key) if isinstance(key, list) else key for key in keys))
         again = [label_of(key) for key in named if label_of(key) in hidden]
         new = [key for key in named if label_of(key) not in hidden and _in_rows(key) not in listed]
-        parameters, state = self._parameters, self._state
+        parameters = self._parameters
+        state = self._state
         if new:
             parameters, state = add_keys(parameters, state, new)
         if again:

@@ -77,28 +77,9 @@ def build_parameters(
         budget, engine = choose_revised(
             query, budget, factorization, postprocess, views, revise_for
         )
-        days = Revisions(query, revise_for + 1)
-        make = partial(make_noise, query, engine, day_budget(budget), days.lags)
-        declared = noise_declaration(query, budget, horizon, during=during)
-        built = build_revisions(engine, days.lags, query.cells, horizon, make, declared, **source)
-        of_days = RevisedErrors(days, engine, built.sigma, built.stream.rounded)
-        caps = UserCaps.of(query, budget, None, revise_for)
-        facts = (
-            days,
-            query,
-            budget,
-            horizon,
-            engine,
-            built,
-            (),
-            replay,
-            of_days,
-            None,
-            (RUNNING,),
-            during,
-            caps,
+        return _revised_parameters(
+            query, budget, horizon, engine, replay, during, revise_for, **source
         )
-        return StreamParameters(*facts, revise_for)
     shown = check_noise_for(query, views)
     query = query.for_views(shown)
     query.check_budget(budget)
@@ -108,17 +89,64 @@ def build_parameters(
         raise ParameterError(
             f"{query.name!r} can decrease, so its releases cannot be made monotone"
         )
-    asked = query if part is None else CellRange(query, part)
+    released: Query = query if part is None else CellRange(query, part)
     periods = unnamed_periods(budget, during, period_of)
-    built = make_noise(
+    noise = make_noise(
         query, engine, budget, horizon, names, shown, during, periods, part=part, **source
     )
-    errors = ErrorModel(asked, engine, built.sigma, built.stream.rounded, query.outputs, joined)
-    found = query.discovery
-    thresholds = None if found is None else found.thresholds(budget, horizon, errors.unrounded_std)
-    caps = UserCaps.of(query, budget, period_of)
-    fixed = (asked, query, budget, horizon, engine, built, names, replay, errors)
-    return StreamParameters(*fixed, thresholds, shown, during, caps, part=part)
+    errors = ErrorModel(released, engine, noise.sigma, noise.stream.rounded, query.outputs, joined)
+    thresholds = None
+    if query.discovery is not None:
+        thresholds = query.discovery.thresholds(budget, horizon, errors.unrounded_std)
+    return StreamParameters(
+        query=released,
+        declared=query,
+        budget=budget,
+        horizon=horizon,
+        factorization=engine,
+        noise=noise,
+        postprocess=names,
+        replay=replay,
+        errors=errors,
+        thresholds=thresholds,
+        views=shown,
+        during=during,
+        user_caps=UserCaps.of(query, budget, period_of),
+        part=part,
+    )
+
+
+def _revised_parameters(
+    query: Query,
+    budget: Budget,
+    horizon: int | None,
+    engine: Factorization,
+    replay: bool,
+    during: TimeRange | None,
+    revise_for: int,
+    **source: Any,
+) -> StreamParameters:
+    """Build the parameters of a stream whose days are published again: the noise of each day is
+    that of a stream of its own (`build_parameters`)."""
+    days = Revisions(query, revise_for + 1)
+    make = partial(make_noise, query, engine, day_budget(budget), days.lags)
+    declared = noise_declaration(query, budget, horizon, during=during)
+    noise = build_revisions(engine, days.lags, query.cells, horizon, make, declared, **source)
+    return StreamParameters(
+        query=days,
+        declared=query,
+        budget=budget,
+        horizon=horizon,
+        factorization=engine,
+        noise=noise,
+        postprocess=(),
+        replay=replay,
+        errors=RevisedErrors(days, engine, noise.sigma, noise.stream.rounded),
+        views=(RUNNING,),
+        during=during,
+        user_caps=UserCaps.of(query, budget, None, revise_for),
+        revise_for=revise_for,
+    )
 
 
 def unnamed_periods(
@@ -128,7 +156,8 @@ def unnamed_periods(
     function has no name."""
     if period_of is None or budget.period_ticks is None or (during is not None and during.periods):
         return ()
-    ticks, first = range(1, (PERIODS_OF_A_KEY + 1) * budget.period_ticks + 1), period_of(1)
+    ticks = range(1, (PERIODS_OF_A_KEY + 1) * budget.period_ticks + 1)
+    first = period_of(1)
     later = range(first + 1, first + 1 + PERIODS_OF_A_KEY)
     return tuple(bisect_left(ticks, period, key=period_of) for period in later)
 
@@ -159,9 +188,9 @@ def choose_revised(
     views: Iterable[str],
     revise_for: int,
 ) -> tuple[Budget, Factorization]:
-    lags, of_day = (
-        check_revised_stream(query, budget, postprocess, views, revise_for),
-        day_budget(budget),
+    """Choose the noise of each day, and the budget that all days together then keep."""
+    lags = check_revised_stream(query, budget, postprocess, views, revise_for)
+    of_day, engine = choose_noise(
+        query, day_budget(budget), lags, factorization or BEST, (RUNNING,)
     )
-    kept, engine = choose_noise(query, of_day, lags, factorization or BEST, (RUNNING,))
-    return replace(budget, delta=kept.delta, calibration=kept.calibration), engine
+    return replace(budget, delta=of_day.delta, calibration=of_day.calibration), engine

@@ -17,7 +17,9 @@ def plain_events(events: Any) -> Any:
     is imported."""
     if isinstance(events, np.ndarray):
         texts = events.ndim == 2 and events.dtype.kind in "UO"
-        return [tuple(row) for row in events.tolist()] if texts else events
+        if texts:
+            return [tuple(row) for row in events.tolist()]
+        return events
     kind = type(events)
     if not _foreign(kind):
         return events
@@ -27,14 +29,18 @@ def plain_events(events: Any) -> Any:
         )
     elif hasattr(kind, "notna"):  # a column of pandas
         numbers = isinstance(events.dtype, np.dtype) and events.dtype.kind != "O"
-        return events if numbers else events.astype(object).where(events.notna(), None).tolist()
+        if numbers:
+            return events
+        return events.astype(object).where(events.notna(), None).tolist()
     elif hasattr(kind, "iter_rows"):  # Polars
         rows = events.rows()
     elif hasattr(kind, "itercolumns"):  # a table of Arrow
         rows = list(zip(*(column.to_pylist() for column in events.itercolumns()), strict=True))
     else:
         return events.to_pylist()
-    return [row[0] for row in rows] if rows and len(rows[0]) == 1 else rows
+    if rows and len(rows[0]) == 1:
+        return [row[0] for row in rows]
+    return rows
 
 
 def plain_ticks(ticks: Iterable[Any]) -> Iterable[Any]:
@@ -50,7 +56,9 @@ def plain_ticks(ticks: Iterable[Any]) -> Iterable[Any]:
         _foreign(kind) or kind is np.ndarray for kind in set(map(type, listed))
     ):
         return [plain_events(tick) for tick in listed]
-    return listed if isinstance(listed, Iterable) else ticks
+    if isinstance(listed, Iterable):
+        return listed
+    return ticks
 
 
 def _foreign(kind: type[Any]) -> bool:

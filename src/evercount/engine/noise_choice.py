@@ -102,7 +102,9 @@ def kept_budget(budget: Budget, name: Spec | Factorization) -> Budget:
     if budget.pure or isinstance(name, Factorization):
         return budget
     named = name.get("name") if isinstance(name, Mapping) else name
-    return pure_budget(budget) if isinstance(named, str) and is_pure_name(named) else budget
+    if isinstance(named, str) and is_pure_name(named):
+        return pure_budget(budget)
+    return budget
 
 
 def choose_noise(
@@ -157,20 +159,21 @@ def check_named_noise(
 def _least_error(
     query: Query, budget: Budget, horizon: int | None, views: Names, margin: float
 ) -> Choice:
-    found = candidates(query, budget, horizon, views, margin)
-    if not found:
+    rivals = candidates(query, budget, horizon, views, margin)
+    if not rivals:
         return budget, choose_engine(query, budget, horizon, None, views)
-    least = least_alone(query, budget, horizon, views, found)
-    best = min(one.score(least) for one in found)
-    simplest = sorted(found, key=lambda one: one.engine.name != "fresh")  # no state and no horizon
+    least = least_alone(query, budget, horizon, views, rivals)
+    best = min(one.score(least) for one in rivals)
+    simplest = sorted(rivals, key=lambda one: one.engine.name != "fresh")  # no state, no horizon
     chosen = next(one for one in simplest if one.score(least) <= TIE * best)
     if chosen.budget.pure and not budget.pure:
         gaussian = min(
-            (one for one in found if not one.budget.pure),
+            (one for one in rivals if not one.budget.pure),
             key=lambda one: one.score(least),
             default=chosen,
         )
-        chosen = gaussian if gaussian.score(least) <= margin * chosen.score(least) else chosen
+        if gaussian.score(least) <= margin * chosen.score(least):
+            chosen = gaussian
     return chosen.budget, chosen.engine
 
 
@@ -272,7 +275,9 @@ def _names(
     if widths == [1]:
         return ["fresh"]  # the least error for one tick that any noise has
     if query.publishing.weights is not None:
-        return [None, "fresh", TERRACE] if own.pure else [None, "fresh", "anytime"]
+        if own.pure:
+            return [None, "fresh", TERRACE]
+        return [None, "fresh", "anytime"]
     if widths == [None] and horizon is None:  # others grow with the square root of time
         return [None, "pure-hybrid"] if own.pure else [None]
     if widths == [None] and not own.pure and full_ticks(query, own, horizon) == 1:

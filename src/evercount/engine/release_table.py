@@ -65,9 +65,11 @@ class Exports(ABC):
 
     def _repr_html_(self) -> str:
         """A small chart and the newest numbers, for notebooks."""
-        table, axes = _in_time(self.table()), None
+        table = _in_time(self.table())
+        axes = None
         with suppress(MissingExtra):
-            axes = table.plot(cells=CHARTED_CELLS) if len(table.ticks) else None
+            if len(table.ticks):
+                axes = table.plot(cells=CHARTED_CELLS)
         values, _, low, high = (table.numbers[:, part] for part in range(len(NUMBERS)))
         chart = chart_html(self._title, axes, table.cells, values, low, high)
         return f"<div>{chart}<p>{escape(self.guarantee)}</p></div>"
@@ -199,13 +201,14 @@ class Exports(ABC):
         """
         table = _in_time(self.table())
         values, _, low, high = (table.numbers[:, part, :cells] for part in range(len(NUMBERS)))
-        times = None if table.starts is None else np.asarray(table.starts, "datetime64[us]")
-        zone = (
-            None
-            if table.clock is None or table.clock.arrow_zone == "UTC"
-            else ZoneInfo(table.clock.arrow_zone)
-        )
-        numbers, names = (values, low, high), table.cells[:cells]
+        times = None
+        if table.starts is not None:
+            times = np.asarray(table.starts, "datetime64[us]")
+        zone = None
+        if table.clock is not None and table.clock.arrow_zone != "UTC":
+            zone = ZoneInfo(table.clock.arrow_zone)
+        numbers = (values, low, high)
+        names = table.cells[:cells]
         more: dict[str, Any] = {
             "times": times,
             "zone": zone,
@@ -344,7 +347,9 @@ class ReleaseTable(Exports, Sequence[Any]):
         lines = aligned(shown)
         if rows > MOST_SHOWN:
             lines.insert(1 + MOST_SHOWN // 2, "…")
-        others = f"; other views: {', '.join(self.views)}" if self.views else ""
+        others = ""
+        if self.views:
+            others = f"; other views: {', '.join(self.views)}"
         return "\n".join(
             [*lines, f"[{rows} rows{others}]", *([self.guarantee] if self.guarantee else [])]
         )
@@ -389,16 +394,15 @@ class ReleaseTable(Exports, Sequence[Any]):
             )[row]
         elif self.first is not None:
             columns["first"] = self.first[row]
-        columns["cell"] = (
-            np.asarray(self.cells, object)[cell] if len(self.cells) else np.empty(0, object)
-        )
+        if len(self.cells):
+            columns["cell"] = np.asarray(self.cells, object)[cell]
+        else:
+            columns["cell"] = np.empty(0, object)
         columns |= {name: self.numbers[:, index][public] for index, name in enumerate(NUMBERS)}
         columns |= {name: np.full(len(row), text, object) for name, text in self.marks.items()}
-        return (
-            columns
-            if self.notes is None
-            else columns | {"note": np.asarray(self.notes, object)[row]}
-        )
+        if self.notes is None:
+            return columns
+        return columns | {"note": np.asarray(self.notes, object)[row]}
 
 
 def _in_time(table: ReleaseTable) -> ReleaseTable:

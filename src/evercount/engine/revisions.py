@@ -69,8 +69,10 @@ class Revisions(_Derived):
 
     def __init__(self, query: Query, lags: int) -> None:
         check_revised(query)
-        self.query, self.lags = query, lags
-        self.cells, self.outputs = lags * query.cells, lags * query.outputs
+        self.query = query
+        self.lags = lags
+        self.cells = lags * query.cells
+        self.outputs = lags * query.outputs
 
     @property
     def labels(self) -> Sequence[str]:
@@ -80,7 +82,8 @@ class Revisions(_Derived):
 
     @property
     def publishing(self) -> Publishing:
-        of_day, each = self.query.publishing, np.ones(self.query.outputs)
+        of_day = self.query.publishing
+        each = np.ones(self.query.outputs)
         return Publishing(
             self._decode,
             lambda: np.tile(each * of_day.norms(), self.lags),
@@ -176,7 +179,9 @@ class CellRange(_Derived):
             raise ParameterError(
                 f"the cells of {query.name!r} cannot be cut into parts: use one part"
             )
-        self.query, self.part, self.cells = query, part, len(part)
+        self.query = query
+        self.part = part
+        self.cells = len(part)
 
     @property
     def labels(self) -> Sequence[str]:
@@ -260,11 +265,10 @@ class DayErrors(ErrorModel):
     def difference_errors(self, earlier: IntArray, later: IntArray) -> CellStd:
         """(std, errors) of the sum of one cell over days earlier+1 … later."""
         std, cell = self.cell_errors(np.arange(1, self.lags + 1))
-        slack = (
-            self._over(cell.slack, earlier, later)
-            if self.rounded
-            else np.full((len(later), 1), cell.slack.max())
-        )
+        if self.rounded:
+            slack = self._over(cell.slack, earlier, later)
+        else:
+            slack = np.full((len(later), 1), cell.slack.max())
         step = np.full((len(later), 1), np.max(cell.step))  # added once
         spread = np.sqrt(self._over(cell.spread**2, earlier, later))
         return np.sqrt(self._over(std**2, earlier, later)), CellErrors(
@@ -273,8 +277,8 @@ class DayErrors(ErrorModel):
 
     def _over(self, by_lag: FloatArray, earlier: IntArray, later: IntArray) -> FloatArray:
         """Σ over the days of each span of what each has by its lag, as a column."""
-        first, last = (int(earlier.min()), int(later.max())) if len(later) else (0, 0)
-        days = np.arange(first + 1, last + 1)
+        days = _days_of(earlier, later)
+        first = int(days[0]) - 1 if len(days) else 0
         sums = np.concatenate([[0.0], np.cumsum(by_lag.reshape(-1)[self.lag_of(days)])])
         return np.asarray(sums[later - first] - sums[earlier - first])[:, np.newaxis]
 
@@ -286,6 +290,13 @@ class DayErrors(ErrorModel):
         _, plain, largest = tree.laplace_errors(np.arange(1, self.lags + 1), self.full_rate)
         most = np.where(later - earlier == 1, largest[self.lag_of(later)], largest.max())
         return equal_numbers(self._over(plain, earlier, later), most[:, np.newaxis])
+
+
+def _days_of(earlier: IntArray, later: IntArray) -> IntArray:
+    """List the days from the first to the last of some spans of days earlier+1 … later."""
+    if not len(later):
+        return np.zeros(0, np.int64)
+    return np.arange(int(earlier.min()) + 1, int(later.max()) + 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -306,7 +317,8 @@ class RevisedErrors(ErrorModel):
         )
 
     def errors(self, ticks: npt.ArrayLike) -> tuple[FloatArray, FloatArray, FloatArray]:
-        number, wide = np.size(ticks), (self.revisions.lags, self.revisions.query.outputs)
+        number = np.size(ticks)
+        wide = (self.revisions.lags, self.revisions.query.outputs)
         std, spread, slack = self.day.errors(np.arange(1, self.revisions.lags + 1))
         a, b, c = (
             np.tile(np.broadcast_to(part, wide).reshape(-1), (number, 1))
@@ -318,7 +330,10 @@ class RevisedErrors(ErrorModel):
         """Std of the last `width` days up to each tick (None: all so far) once they are not revised
         any more."""
         at = np.atleast_1d(np.asarray(ticks))
-        earlier = np.zeros_like(at) if width is None else np.maximum(at - width, 0)
+        if width is None:
+            earlier = np.zeros_like(at)
+        else:
+            earlier = np.maximum(at - width, 0)
         std, _ = self.day.difference_errors(earlier, at)
         return np.asarray(std * np.atleast_1d(self.day.query.publishing.norms()))
 
@@ -360,10 +375,11 @@ def newest_view(
     """
     after, until = spans
     errors = replace(model.day, released=released)
-    first, last = (int(after.min()), int(until.max())) if len(until) else (0, 0)
-    days = np.arange(first + 1, last + 1)
+    days = _days_of(after, until)
+    first = int(days[0]) - 1 if len(days) else 0
     lags = errors.lag_of(days)
-    width, chosen = model.revisions.query.outputs, np.asarray(list(outputs), np.int64)
+    width = model.revisions.query.outputs
+    chosen = np.asarray(list(outputs), np.int64)
     sums = np.zeros((len(days) + 1, len(chosen)))
     # days that are final lie at one lag in many ticks, the others at many lags of the last tick
     final = lags == errors.lags - 1
@@ -387,15 +403,21 @@ def by_day(
     """The rows of a revised stream as readers get them: one for each day and the tick after which
     it was published. In the order in which they were published, and those of one tick by day."""
     assert isinstance(wide, Revisions)
-    query, lags = wide.query, wide.lags
-    ticks, outputs = table.ticks, query.outputs
+    query = wide.query
+    lags = wide.lags
+    ticks = table.ticks
+    outputs = query.outputs
     numbers = table.numbers.reshape(len(ticks), 4, lags, outputs).transpose(0, 2, 1, 3)[:, ::-1]
-    as_of, lag = np.repeat(ticks, lags), np.tile(np.arange(lags)[::-1], len(ticks))
+    as_of = np.repeat(ticks, lags)
+    lag = np.tile(np.arange(lags)[::-1], len(ticks))
     there = as_of - lag >= 1
     day = (as_of - lag)[there]
     begin = None
     if table.starts is not None:
-        first, last = (int(day.min()), int(day.max())) if len(day) else (1, 0)
+        first, last = 1, 0
+        if len(day):
+            first = int(day.min())
+            last = int(day.max())
         known = starts(first, last - first + 1) or []
         begin = [known[one - first] for one in day.tolist()]
     return replace(

@@ -19,11 +19,9 @@ from evercount.noise.secret import insecure_generator, insecure_secret
 def simulated_noise(model: ErrorModel, paths: int, seed: int | None) -> NoiseStream:
     """The noise of running sums, in grid units: each cell is an independent path of the law of one
     cell. Insecure."""
-    engine, scale, secret = (
-        model.factorization,
-        model.sigma / model.query.grid,
-        insecure_secret(seed),
-    )
+    engine = model.factorization
+    scale = model.sigma / model.query.grid
+    secret = insecure_secret(seed)
     if model.pure:
         return build_pure(
             engine, cells=paths, grid=1.0, l1=1.0, epsilon=model.full_rate, secret=secret
@@ -63,7 +61,9 @@ def simulated_factor(
     """The smallest q, up to simulation, with P(|error| ≤ q·shape·spread + slack at all ticks) ≥ 1 −
     beta. It is the upper 99.9 % confidence limit over `SIMULATED_RUNS` runs; infinite where beta is
     too small for these."""
-    query, engine, ticks = errors.query, errors.factorization, len(shape)
+    query = errors.query
+    engine = errors.factorization
+    ticks = len(shape)
     # a combination of Laplace numbers of several cells has other tails
     mixed = errors.pure and query.cells != 1
     if query.outputs != 1 or mixed or not 0 < ticks <= LONGEST_SIMULATION:
@@ -71,7 +71,8 @@ def simulated_factor(
             "method='simulate' is for one running sum, from tick 1 on, up to 2^17 ticks; use "
             "'union'"
         )
-    largest, source = [], insecure_generator(SEED)
+    largest = []
+    source = insecure_generator(SEED)
     for number in range(0, SIMULATED_RUNS, RUNS_AT_A_TIME):
         if errors.pure:
             noise = simulated_noise(errors, RUNS_AT_A_TIME, SEED + number).take(ticks)
@@ -86,4 +87,6 @@ def simulated_factor(
     rank = int(
         np.ceil(SIMULATED_RUNS * (1 - beta) + 3.1 * np.sqrt(SIMULATED_RUNS * beta * (1 - beta)))
     )
-    return max(float(ordered[rank]), 0.0) if rank < SIMULATED_RUNS else float("inf")
+    if rank < SIMULATED_RUNS:
+        return max(float(ordered[rank]), 0.0)
+    return float("inf")

@@ -54,10 +54,8 @@ def write(tree: Mapping[str, Any], file: IO[bytes]) -> None:
     file.write(head + bytes(DIGEST_BYTES))
     blocks: list[bytes | memoryview] = []
     text = json.dumps(_without_blocks(tree, blocks)).encode()
-    parts, digest = (
-        [len(text).to_bytes(8, "big"), text, *blocks],
-        hashlib.blake2b(digest_size=DIGEST_BYTES),
-    )
+    parts = [len(text).to_bytes(8, "big"), text, *blocks]
+    digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
     # most of a snapshot is the noise's state, random bits: looking for repetitions in it takes time
     # and finds none
     level = 0 if sum(map(len, parts)) < SMALL_BODY else 1
@@ -91,7 +89,8 @@ def unpack(blob: bytes) -> dict[str, Any]:
         raise SnapshotError(
             f"the snapshot has format {version} and this program reads format {VERSION} only"
         )
-    stated, body = blob[head : head + DIGEST_BYTES], blob[head + DIGEST_BYTES :]
+    stated = blob[head : head + DIGEST_BYTES]
+    body = blob[head + DIGEST_BYTES :]
     if not hmac.compare_digest(hashlib.blake2b(body, digest_size=DIGEST_BYTES).digest(), stated):
         raise SnapshotError("the snapshot is corrupt or truncated: its checksum does not match")
     try:
@@ -112,9 +111,13 @@ def _without_blocks(value: Any, blocks: list[bytes | memoryview]) -> Any:
     """The tree as JSON; arrays and bytes go to `blocks`."""
     if isinstance(value, Mapping):
         packed = {key: _without_blocks(item, blocks) for key, item in value.items()}
-        return {"$map": packed} if any(str(key).startswith("$") for key in value) else packed
+        if any(str(key).startswith("$") for key in value):
+            return {"$map": packed}
+        return packed
     if isinstance(value, list | tuple):
-        return [_without_blocks(item, blocks) for item in value] if _has_blocks(value) else value
+        if _has_blocks(value):
+            return [_without_blocks(item, blocks) for item in value]
+        return value
     if not isinstance(value, np.ndarray | bytes):
         return value
     offset = sum(map(len, blocks))
@@ -133,9 +136,9 @@ def _has_blocks(items: list[Any] | tuple[Any, ...]) -> bool:
 
 def _with_blocks(value: Any, content: bytes, start: int) -> Any:
     if isinstance(value, list):
-        return (
-            [_with_blocks(item, content, start) for item in value] if _has_blocks(value) else value
-        )
+        if _has_blocks(value):
+            return [_with_blocks(item, content, start) for item in value]
+        return value
     if not isinstance(value, dict):
         return value
     if "$array" in value:

@@ -172,19 +172,21 @@ def advance(
         rows, state = _advance_block(parameters, state, increments)
         return rows, replace(state, encoder=encoder)
     values = np.empty((len(increments), parameters.query.outputs))
-    kept = []
+    sums = []
     for start in range(0, len(increments), size):
         rows, state = _advance_block(parameters, state, increments[start : start + size])
         values[start : start + size] = rows.values
         if rows.sums is not None:
-            kept.append(rows.sums)
-    return Rows(values, np.concatenate(kept) if kept else None), replace(state, encoder=encoder)
+            sums.append(rows.sums)
+    rows = Rows(values, np.concatenate(sums) if sums else None)
+    return rows, replace(state, encoder=encoder)
 
 
 def _advance_block(
     parameters: StreamParameters, state: StreamState, increments: IntArray
 ) -> Advanced:
-    query, noise = parameters.query, parameters.noise.stream
+    query = parameters.query
+    noise = parameters.noise.stream
     sums, totals = _running_sums(state, increments, query.lags)
     drawn = noise.rows(state.tick + 1, len(increments))
     # whole numbers are added as such, and doubles are made of the sums: what these round is what is
@@ -221,7 +223,9 @@ def _running_sums(
 
 
 def _size(numbers: RunningSums) -> int:
-    return max(int(numbers.max()), -int(numbers.min())) if numbers.size else 0
+    if numbers.size:
+        return max(int(numbers.max()), -int(numbers.min()))
+    return 0
 
 
 def _add_up(
@@ -231,7 +235,8 @@ def _add_up(
     lags, each day's sums move on by one lag at every tick: the oldest day leaves, and a new one
     begins with 0."""
     if lags > 1:
-        sums, cells = increments.copy(), len(before) // lags
+        sums = increments.copy()
+        cells = len(before) // lags
         for row in sums:
             row[cells:] += before[:-cells]
             before = row
@@ -288,15 +293,17 @@ def choose_counting(
             "give users, and the stream caps their events, or capped=True if you have; not both"
         )
     if before is not None and named != (before == "named"):
-        said = "names users" if before == "named" else "does not name users"
+        habit = "names users" if before == "named" else "does not name users"
         raise ParameterError(
-            f"this stream {said} from its first tick on, so every tick must do the same: the caps "
+            f"this stream {habit} from its first tick on, so every tick must do the same: the caps "
             "look at earlier ticks"
         )
     if named:
         return "named"
     if capped:
-        return "by door" if capped == "by door" and before != "capped" else "capped"
+        if capped == "by door" and before != "capped":
+            return "by door"
+        return "capped"
     raise ParameterError(
         "the budget protects users, so every tick names them: step(events, users=...), run(ticks, "
         "users=...). Or count no more of each user than the budget's caps yourself and say so with "
@@ -311,11 +318,15 @@ def enforced_by(query: Query, counting: Counting | None) -> Enforced:
         return "revised"
     if counting != "events" and query.people is not None:
         return "query"
-    return "caller" if counting == "capped" else "evercount"
+    if counting == "capped":
+        return "caller"
+    return "evercount"
 
 
 @lru_cache(maxsize=256)
 def guarantee_sentence(budget: Budget, enforced: Enforced, replay: bool, tick: str = MANUAL) -> str:
     """What all releases of a stream promise, and whether they may be published at all."""
-    warning = " This is a replay of another stream's noise: do not publish." if replay else ""
-    return guarantee_text(budget, enforced, tick).sentence + warning
+    sentence = guarantee_text(budget, enforced, tick).sentence
+    if replay:
+        return f"{sentence} This is a replay of another stream's noise: do not publish."
+    return sentence

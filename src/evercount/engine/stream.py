@@ -124,19 +124,20 @@ class Stream(GrowingStream[V_co]):
                 "the streams of all parts together spend one budget: omit `ledger` where `part` is "
                 "given, and enter the stream once: ledger.spend(name, stream.cost)"
             )
-        given = (
+        parameters = build_parameters(
             query,
             budget,
-            horizon,
-            factorization,
-            postprocess,
-            replay,
-            part,
-            views,
-            during,
-            period_of,
+            horizon=horizon,
+            factorization=factorization,
+            postprocess=postprocess,
+            replay=replay,
+            part=part,
+            views=views,
+            during=during,
+            period_of=period_of,
+            revise_for=revise_for,
+            secret=secret,
         )
-        parameters = build_parameters(*given, revise_for=revise_for, secret=secret)
         self._open(parameters, StreamState.initial(parameters.query), restored=False)
         # last: a stream that cannot be built spends nothing, and one that is built has spent
         if ledger is not None:
@@ -145,9 +146,14 @@ class Stream(GrowingStream[V_co]):
     def _open(self, parameters: StreamParameters, state: StreamState, *, restored: bool) -> None:
         self._parameters = parameters
         self._state = state
-        self._advance = advance if parameters.thresholds is None else advance_keys
+        if parameters.thresholds is None:
+            self._advance = advance
+        else:
+            self._advance = advance_keys
 
-        key = None if parameters.replay else parameters.noise.key
+        key = None
+        if not parameters.replay:
+            key = parameters.noise.key
         self._own(key, cells=parameters.part, restored=restored)
 
     # -- the flow ----------------------------------------------------------------------------------
@@ -192,7 +198,9 @@ class Stream(GrowingStream[V_co]):
             raise InputError(
                 "users name the user of each event: a sequence of strings, not one string"
             )
-        named = None if users is None else list(plain_events(users))
+        named = None
+        if users is not None:
+            named = list(plain_events(users))
         # the fingerprint reads them, too
         read = list(events) if isinstance(events, Iterator) else plain_events(events)
 
@@ -250,7 +258,9 @@ class Stream(GrowingStream[V_co]):
 
     def _account(self, named: bool, capped: Capped) -> Counting:
         """How the next ticks account for users, as all ticks before did."""
-        before = self._state.counting if self._state.tick else None
+        before = None
+        if self._state.tick:
+            before = self._state.counting
         return choose_counting(
             self._parameters.budget, before, named, capped, self._parameters.query
         )
@@ -267,10 +277,11 @@ class Stream(GrowingStream[V_co]):
             EvercountError: the noise belongs to another process, or the stream is closed.
         """
         self._check_owner()
-        noise, found = self._parameters.noise.stream, self.query.discovery
+        noise = self._parameters.noise.stream
+        discovery = self.query.discovery
         # at another tick a step has failed after its noise was drawn, and will ask for it again
-        if found is not None and noise.tick == self.tick:
-            noise.expect(found.expected_names(self._state.encoder, events))
+        if discovery is not None and noise.tick == self.tick:
+            noise.expect(discovery.expected_names(self._state.encoder, events))
         noise.prepare()
         if self.horizon is None or self.tick < self.horizon:
             self._errors.prepare(self.tick + 1)
@@ -304,10 +315,13 @@ class Stream(GrowingStream[V_co]):
         self._check_owner()
         counting = self._account(users is not None, capped)
         self._state = self._state.with_users()
-        encoder, changes = self._state.encoder, UserChanges()
+        encoder = self._state.encoder
+        changes = UserChanges()
         if self.query.in_place:  # a later tick may be refused
             encoder = self.query.load_state(self.query.dump_state(encoder))
-        named = None if users is None else list(plain_ticks(list(users)))
+        named = None
+        if users is not None:
+            named = list(plain_ticks(list(users)))
         if self._parameters.user_caps is not None:
             ticks, changes = self._capped(list(ticks), named, counting)
         increments, encoder = self.query.encode_run(encoder, ticks)

@@ -103,7 +103,9 @@ class StreamFacts(NoiseOwner, Generic[V_co]):
         """One label per number that a tick publishes now; where keys are discovered, the public
         ones follow."""
         found = self.query.discovery
-        return self.query.labels if found is None else found.labels_now(self._state.encoder)
+        if found is None:
+            return self.query.labels
+        return found.labels_now(self._state.encoder)
 
     @property
     def thresholds(self) -> Thresholds | None:

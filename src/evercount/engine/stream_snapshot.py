@@ -32,7 +32,9 @@ def dump_stream(parameters: StreamParameters, state: StreamState) -> dict[str, A
     if state.last is not None:
         seen, release = state.last
         sums = release._run._sums
-        of_published = None if sums is None else sums[:, release._published].tolist()
+        of_published = None
+        if sums is not None:
+            of_published = sums[:, release._published].tolist()
         last = {"digest": seen.digest, "values": release.values.tolist(), "sums": of_published}
     return {
         **parameters.dumped,
@@ -85,7 +87,8 @@ def _load(
         },
     )
     query = parameters.query
-    tick, totals = data["tick"], data["totals"]
+    tick = data["tick"]
+    totals = data["totals"]
     if isinstance(totals, list):  # sums beyond 64 bits
         totals = np.asarray([index(total) for total in totals], dtype=object)
     if parameters.noise.stream.tick != tick:
@@ -95,12 +98,13 @@ def _load(
     counting = data["counting"]
     if counting not in get_args(Counting) and (counting is not None or tick):
         raise SnapshotError("the snapshot does not say how its ticks account for users")
+    encoder = None if data["encoder"] is None else query.load_state(data["encoder"])
     state = StreamState(
         tick,
         totals,
-        query.load_state(data["encoder"]) if data["encoder"] is not None else None,
-        data["highest"],
-        {user: Used(*map(index, used)) for user, used in data["users"].items()},
+        encoder,
+        highest=data["highest"],
+        users={user: Used(*map(index, used)) for user, used in data["users"].items()},
         counting=counting,
         hidden=tuple(map(index, data["hidden"])),
     )
@@ -108,8 +112,13 @@ def _load(
     if last is None:
         return parameters, state
     values = np.asarray(last["values"], dtype=np.float64)[np.newaxis]
-    sums = None if last["sums"] is None else np.asarray(last["sums"], dtype=np.float64)
-    labels = query.labels if query.discovery is None else query.discovery.labels_now(state.encoder)
+    sums = None
+    if last["sums"] is not None:
+        sums = np.asarray(last["sums"], dtype=np.float64)
+    if query.discovery is None:
+        labels = query.labels
+    else:
+        labels = query.discovery.labels_now(state.encoder)
     rows = Rows(values, sums, labels if parameters.thresholds else None)
     release = parameters.releases(tick, rows, counting)[0]
     return parameters, replace(state, last=(TickDigest(digest=last["digest"]), release))

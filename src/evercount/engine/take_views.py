@@ -51,7 +51,8 @@ def spans(
     joined is shown with all that it has counted, however long before that a span begins."""
     own = releases.query.publishing.own_ticks
     start, stop = (np.atleast_1d(np.asarray(ticks, dtype=np.int64)) for ticks in (after, until))
-    first, last = releases.first_tick, releases.first_tick + len(releases) - 1
+    first = releases.first_tick
+    last = releases.first_tick + len(releases) - 1
     earliest = first - 1 if own or first == 1 else first
     if len(start) and (np.any(start >= stop) or stop.max() > last or start.min() < earliest):
         raise ParameterError(
@@ -73,7 +74,8 @@ def spans(
         start = np.zeros_like(stop)
     sums = np.concatenate([np.zeros((1, releases.rows.shape[1])), releases.rows])
     ends = sums[np.where(start > 0, start + 1 - first, 0)], sums[stop + 1 - first]
-    outputs, stated = range(len(releases.labels)), (releases._errors, releases.guarantee)
+    outputs = range(len(releases.labels))
+    stated = (releases._errors, releases.guarantee)
     if releases.query.discovery is None:
         return view_of(name, (start, stop), ends, outputs, *stated, totals=totals)
     assert releases._sums is not None
@@ -94,9 +96,13 @@ def view_of(
 ) -> View:
     """A view of some outputs from its numbers. A cell counts nothing before it joined; with
     `totals`, a span that began before shows what it counted since."""
-    query, (after, until), (low, high) = errors.query, spans, ends
+    query = errors.query
+    after, until = spans
+    low, high = ends
     query.publishing.check_views(VIEWS)
-    ones, chosen, labels = np.ones(query.outputs), list(outputs), query.labels
+    ones = np.ones(query.outputs)
+    chosen = list(outputs)
+    labels = query.labels
     for joined in errors.joined:
         new = np.asarray(chosen) >= joined.outputs
         low = np.where(new & (after <= joined.after)[:, np.newaxis], 0.0, low)
@@ -105,7 +111,11 @@ def view_of(
                 new & joined_within(joined.after, after, until)[:, np.newaxis], np.nan, high
             )
     parts = tuple(
-        Part(part.after, *(np.asarray(ones * side)[chosen] for side in part[1:]))
+        Part(
+            part.after,
+            norms=np.asarray(ones * part.norms)[chosen],
+            rounding=np.asarray(ones * part.rounding)[chosen],
+        )
         for part in errors.parts
     )
     cells = tuple(labels[output] for output in chosen)
@@ -129,7 +139,9 @@ def view_at(
     """A view of some outputs from what was published at the ends of spans alone."""
     after, until = spans
     stated = (facts._errors, facts.guarantee)
-    columns = needed_columns(outputs, len(labels)) if facts.thresholds is not None else outputs
+    columns = outputs
+    if facts.thresholds is not None:
+        columns = needed_columns(outputs, len(labels))
     ticks = [np.zeros_like(after) if facts.query.publishing.own_ticks else after, until]
     if facts.thresholds is not None:
         ticks.append(discovery_ticks(evidence_ticks(*ticks), facts.thresholds))
@@ -175,8 +187,10 @@ class KeyView(View):
     def interval(self, level: float = 0.95) -> tuple[FloatArray, FloatArray]:
         """(low, high): each holds its true number with probability at least `level`, given which
         keys are public."""
-        over, end = self._cell_errors[1], self._errors.cell_errors(self.last)[1]
-        low, high = np.empty_like(self.values), np.empty_like(self.values)
+        over = self._cell_errors[1]
+        end = self._errors.cell_errors(self.last)[1]
+        low = np.empty_like(self.values)
+        high = np.empty_like(self.values)
         for place, parts in enumerate(self.parts):
             changes, weights = combination(self.changes, self.columns, parts)
             low[:, place], high[:, place] = changes.limits(weights, over, end, level)
@@ -189,7 +203,10 @@ class KeyView(View):
             released = found.interval(*self.changes.released(opening), end.at(opening), level)
             for place in plain:
                 label = self.parts[place][0][0]
-                column = RESERVED.index(label) if label in RESERVED else 1 + self.columns[label]
+                if label in RESERVED:
+                    column = RESERVED.index(label)
+                else:
+                    column = 1 + self.columns[label]
                 low[opening, place], high[opening, place] = (side[:, column] for side in released)
         return low, high
 
@@ -236,11 +253,15 @@ def key_view(
     of their cells. A key has NaN at a tick at which it was not public; before the first tick all
     numbers are zero. Where ticks publish their own numbers, every span is one tick, and all is zero
     before it. `evidence` is that of `evidence_at`."""
-    (after, until), (low, high), keep = spans, ends, [0, *range(len(RESERVED), len(labels))]
+    after, until = spans
+    low, high = ends
+    keep = [0, *range(len(RESERVED), len(labels))]
     change = (high - low)[:, keep]
     assert errors.query.discovery is not None
     least = errors.query.discovery.minimum
-    opening = np.ones(len(after), bool) if errors.query.publishing.own_ticks else after == 0
+    opening = after == 0
+    if errors.query.publishing.own_ticks:
+        opening = np.ones(len(after), bool)
     changes = KeyChanges(change, high[:, keep], evidence[:, keep[1:]], opening, least)
     columns = {
         TOTAL: 0,
@@ -258,11 +279,9 @@ def key_view(
 def needed_columns(outputs: Sequence[int], width: int) -> list[int]:
     """The published numbers from which a view of some outputs is computed: all of them for
     `other`."""
-    return (
-        list(range(width))
-        if RESERVED.index(OTHER) in outputs
-        else sorted({*range(len(RESERVED)), *outputs})
-    )
+    if RESERVED.index(OTHER) in outputs:
+        return list(range(width))
+    return sorted({*range(len(RESERVED)), *outputs})
 
 
 def evidence_ticks(after: IntArray, until: IntArray) -> IntArray:
@@ -364,7 +383,8 @@ class KeyChanges:
     def released(self, spans: IntArray) -> tuple[FloatArray, FloatArray]:
         """The numbers with which the last ticks of some spans were released, `total`, `other`, then
         keys, and their evidence."""
-        rows, evidence = self.until[spans], self.evidence[spans]
+        rows = self.until[spans]
+        evidence = self.evidence[spans]
         other = rows[:, :1] - np.nansum(rows[:, 1:], axis=1, keepdims=True)
         values = np.concatenate([rows[:, :1], other, rows[:, 1:]], axis=1)
         sums = np.concatenate([np.zeros((len(rows), 2)), evidence], axis=1)

@@ -60,21 +60,18 @@ class Release(Generic[V_co]):
     @property
     def _published(self) -> slice | IntArray:
         """The places of the outputs that the tick publishes; the others of its row are NaN."""
-        return (
-            slice(None)
-            if self._run._labels is None
-            else np.flatnonzero(~np.isnan(self._run.rows[0]))
-        )
+        if self._run._labels is None:
+            return slice(None)
+        return np.flatnonzero(~np.isnan(self._run.rows[0]))
 
     @property
     def labels(self) -> Sequence[str]:
         """One label per output."""
-        places, labels = self._published, self._run.labels
-        return (
-            labels[places]
-            if isinstance(places, slice)
-            else tuple(labels[place] for place in places.tolist())
-        )
+        places = self._published
+        labels = self._run.labels
+        if isinstance(places, slice):
+            return labels[places]
+        return tuple(labels[place] for place in places.tolist())
 
     @property
     def value(self) -> V_co:
@@ -121,8 +118,9 @@ class Release(Generic[V_co]):
             ParameterError: the level is not between 0 and 1.
         """
         low, high = (side[0][self._published] for side in self._run._limits(level))
-        ends = (float(low[0]), float(high[0])) if self.query.single else (low, high)
-        return cast(tuple[V_co, V_co], ends)
+        if self.query.single:
+            return cast(tuple[V_co, V_co], (float(low[0]), float(high[0])))
+        return cast(tuple[V_co, V_co], (low, high))
 
     def top(self, k: int | None = None, level: float = 0.95) -> list[TopKey]:
         """The k largest published numbers with their labels; k defaults to that of a `TopK`, else
@@ -143,7 +141,8 @@ class Release(Generic[V_co]):
             ParameterError: k is not a whole number of at least 1, or the query publishes nothing to
                 select from.
         """
-        found, number = self.query.discovery, 1 if k is None else k
+        found = self.query.discovery
+        number = 1 if k is None else k
         if found is not None:
             assert self._run._sums is not None
             evidence = self._run._sums[0][self._published]
@@ -207,7 +206,8 @@ class Release(Generic[V_co]):
                 "error of their sums is unknown; release without post-processing and post-process "
                 "the cut"
             )
-        errors, model = self._run._cells, self._run._errors
+        errors = self._run._cells
+        model = self._run._errors
         spread, slack, step = (
             float(np.max(part)) for part in (errors.spread, errors.slack, errors.step)
         )

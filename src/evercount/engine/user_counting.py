@@ -61,17 +61,19 @@ class UserCaps:
         tests/engine/test_user_counting.py::test_caps_are_those_of_plain_python.
         """
         kept: list[Any] = []
-        changes, forget = UserState(), False
+        changes = UserState()
+        forget = False
         if users is None:
             assert self.query.people is not None  # users are read from the events
             users = list(map(self.query.people.users_of, ticks))
         for tick, (events, names) in enumerate(zip(ticks, users, strict=True), first_tick):
-            before = changes if forget else ChainMap(changes, known)
+            before: Mapping[str, Used] = changes if forget else ChainMap(changes, known)
             left, fresh = self._cap_tick(events, list(names), tick, before)
             kept.append(left)
             changes |= fresh
             if self.forgets_after(tick):
-                changes, forget = UserState(), True
+                changes = UserState()
+                forget = True
         return kept, UserChanges(changes, forget)
 
     def _cap_tick(
@@ -138,14 +140,17 @@ class DayCaps(UserCaps):
                 left.append(one)
                 open_days |= fresh
             kept.append(left)
-            open_days = (
-                UserState() if self.caps.within_a_tick else users_after(open_days, tick, self.lags)
-            )
+            if self.caps.within_a_tick:
+                open_days = UserState()
+            else:
+                open_days = users_after(open_days, tick, self.lags)
         return kept, UserChanges(open_days, forget=True)
 
 
 def day_user(day: int, user: str) -> str:
-    return f"{day} {user}" if isinstance(user, str) and user else user
+    if isinstance(user, str) and user:
+        return f"{day} {user}"
+    return user
 
 
 T = TypeVar("T")

@@ -209,7 +209,8 @@ class View(Exports):
                 "quantiles are read from a view of all cells of a stream of Quantiles"
             )
         factor = interval_factors(level, self._errors.equal_differences(self.first - 1, self.last))
-        cell, norms = self._cell_errors[1], query.quantiles.norms_against(q)
+        cell = self._cell_errors[1]
+        norms = query.quantiles.norms_against(q)
         rounding = self._parts[0].rounding
         half = factor * cell.spread * norms + cell.slack_of(norms, rounding + q * rounding[-1])
         return query.quantiles.read_quantile(self.values, half, q)
@@ -271,7 +272,8 @@ class Difference:
     there: IntArray | EllipsisType = ...
 
     def __post_init__(self) -> None:
-        one, other = self.one.values[self.here], self.other.values[self.there]
+        one = self.one.values[self.here]
+        other = self.other.values[self.there]
         if one.shape != other.shape or one.shape[1] != 1:
             raise ParameterError(
                 "two streams are compared cell by cell: choose one cell of each, over the same "
@@ -293,11 +295,13 @@ class Difference:
             (a, b), (c, d) = (view.interval((1 + level) / 2) for view in (self.one, self.other))
             return a[self.here] - d[self.there], b[self.here] - c[self.there]
         tails = int(self.one._errors.pure or self.other._errors.pure)
-        one = SpanErrors(*(side[self.here] for side in self.one._span_errors))
-        other = SpanErrors(*(side[self.there] for side in self.other._span_errors))
+        one = self.one._span_errors
+        other = self.other._span_errors
+        spread = np.hypot(one.spread[self.here], other.spread[self.there])
+        slack = one.slack[self.here]
         # one step is enough
-        spread, step = np.hypot(one.spread, other.spread), np.maximum(one.step, other.step)
-        half = interval_factor(level, tails) * spread + one.slack + other.slack + step
+        step = np.maximum(one.step[self.here], other.step[self.there])
+        half = interval_factor(level, tails) * spread + slack + other.slack[self.there] + step
         return self.values - half, self.values + half
 
 
@@ -326,15 +330,15 @@ class CarriedTotals:
         own = np.zeros((5, len(labels)))
         if tick:
             own = np.vstack([values, _errors_at(errors, np.asarray([tick]))[:, 0]])
-        return (
-            cls(since, labels, own)
-            if before is None
-            else cls(before.since, labels, _add(own, before.among(labels)))
-        )
+        if before is None:
+            return cls(since, labels, own)
+        return cls(before.since, labels, _add(own, before.among(labels)))
 
     @classmethod
     def load(cls, data: dict[str, Any] | None) -> Self | None:
-        return None if data is None else cls(data["since"], tuple(data["labels"]), data["numbers"])
+        if data is None:
+            return None
+        return cls(data["since"], tuple(data["labels"]), data["numbers"])
 
     def to_dict(self) -> dict[str, Any]:
         return {"since": self.since, "labels": list(self.labels), "numbers": self.numbers}
@@ -375,7 +379,8 @@ def _errors_at(errors: ErrorModel, ticks: IntArray) -> FloatArray:
     that `equal_numbers` is spread² over it. The largest part of normal noise is 0."""
     std, spread, slack = errors.errors(ticks)
     weights = errors.equal_numbers(ticks)
-    weights = np.minimum(weights, 1) if errors.joined else weights
+    if errors.joined:
+        weights = np.minimum(weights, 1)
     part = spread**2 * np.where(weights > 0, 1 / np.maximum(weights, 1), 0.0)
     shape = (len(ticks), errors.query.outputs)
     return np.stack([np.broadcast_to(side, shape) for side in (std**2, spread**2, slack, part)])
@@ -387,7 +392,8 @@ def _add(one: FloatArray, other: FloatArray) -> FloatArray:
 
 
 def check_carries(query: Query, postprocess: tuple[str, ...], revise_for: int | None) -> None:
-    begin, published = "running totals are not carried over: ", query.publishing
+    begin = "running totals are not carried over: "
+    published = query.publishing
     unfit = query.discovery or query.quantiles or not query.memoryless or published.kept is not None
     if unfit or postprocess or revise_for is not None:
         raise ParameterError(

@@ -49,7 +49,8 @@ def table_texts(
     """CSV, JSON lines or one array of JSON, piece by piece. Starts are texts with the offset of the
     clock's zone. A CSV begins with its header, unless an earlier piece has it; labels of cells and
     notes are as `csv_text` has them."""
-    before, show = "[\n" if kind == "json" else "", None if clock is None else clock.show
+    before = "[\n" if kind == "json" else ""
+    show = None if clock is None else clock.show
     for table in tables:
         columns = {name: column.tolist() for name, column in table.columns(show).items()}
         columns["std"] = [None if std != std else std for std in columns["std"]]
@@ -250,9 +251,12 @@ def postprocess_table(table: ReleaseTable, names: Sequence[str], *, counts: bool
     if "nonnegative" in names:
         value = np.maximum(value, 0.0)
         if counts:
-            low, high = np.maximum(low, 0.0), np.maximum(high, 0.0)
+            low = np.maximum(low, 0.0)
+            high = np.maximum(high, 0.0)
     if "integer" in names:
-        value, low, high = np.rint(value), np.floor(low), np.ceil(high)
+        value = np.rint(value)
+        low = np.floor(low)
+        high = np.ceil(high)
     numbers = np.stack([value, std, np.minimum(low, value), np.maximum(high, value)], axis=1)
     return replace(table, numbers=numbers + 0.0)
 
@@ -284,7 +288,8 @@ def describe_csv(
 ) -> dict[str, Any]:
     """What a reader of a CSV must know, as CSV on the Web has it: titles of the columns, and the
     promise."""
-    described, word = [], tick_word(facts["tick"])
+    described = []
+    word = tick_word(facts["tick"])
     for name in columns:
         title, kind, text = TITLES.get(name, (name, "string", ""))
         title = title.replace("tick", word)

@@ -90,7 +90,8 @@ class Row:
         inside = [_inside(a, b, EVERY_TICK // bins) for a, b in pairwise(edges.tolist())]
         std = _largest_output(self.model, np.concatenate(inside))
         starts = np.cumsum([0, *map(len, inside[:-1])])
-        least, most = np.minimum.reduceat(std, starts), np.maximum.reduceat(std, starts)
+        least = np.minimum.reduceat(std, starts)
+        most = np.maximum.reduceat(std, starts)
         return edges.tolist(), least.tolist(), most.tolist()
 
     def to_dict(self) -> dict[str, Any]:
@@ -240,17 +241,22 @@ def plan(
     span = compared_ticks(horizon, ticks)
     # what the rows use, as all their Gram matrices fall
     S = query.falling_sensitivity(budget.adjacency)
-    S = query.squared_sensitivity(budget.adjacency) if S is None or budget.pure else S
+    if S is None or budget.pure:
+        S = query.squared_sensitivity(budget.adjacency)
     by_value = query.squared_value_sensitivity(budget.adjacency)
     if budget.unit == "user" and query.people is not None:
         user = partial(query.people.user_sensitivity, budget.adjacency, budget.period is not None)
         S = user(falling=not budget.pure)
-        by_value = None if by_value is None else user(values=True)
+        if by_value is not None:
+            by_value = user(values=True)
     else:  # all that a unit may do in one tick
         most = (budget.touched(horizon).per_tick or 1) ** 2
-        S, by_value = S * most, None if by_value is None else by_value * most
+        S = S * most
+        if by_value is not None:
+            by_value = by_value * most
     only_values = by_value is not None and math.isinf(S)
-    S = by_value if by_value is not None and only_values else S
+    if by_value is not None and only_values:
+        S = by_value
     grid = tick_grid(span, 256)
     floor = math.nan  # there is no lower bound of this kind for Laplace noise
     # else measured with other weights
@@ -353,7 +359,8 @@ def _simultaneous(
 ) -> float:
     """The half-width that holds for all ticks and outputs together; `spread` and `slack` at the
     ticks looked at."""
-    outputs, tree = model.query.outputs, model.factorization
+    outputs = model.query.outputs
+    tree = model.factorization
     if isinstance(tree, PureFactorization) and model.query.publishing.as_they_are:
         radius = simultaneous_radius(tree, model.full_rate, BETA, span, outputs) - 0.5
         return (radius + 0.5) * model.query.grid
@@ -371,9 +378,9 @@ def _candidates(
     """(label, factorization, budget) of every row."""
     pure = pure_budget(budget)
     if names is None:
-        names = (
-            (PURE_ENDLESS if horizon is None else PURE) if _has_l1(query, budget, horizon) else ()
-        )
+        names = ()
+        if _has_l1(query, budget, horizon):
+            names = PURE_ENDLESS if horizon is None else PURE
         if not budget.pure:
             unfit = {
                 # it is for keys of the day, which have no running totals

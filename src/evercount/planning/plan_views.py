@@ -68,11 +68,15 @@ def largest(
         return [known_values[place] for place in asked]
 
     at = int(np.argmax(list(known_values.values())))
-    low, high = int(places[max(at - 1, 0)]), int(places[min(at + 1, len(places) - 1)])
+    low = int(places[max(at - 1, 0)])
+    high = int(places[min(at + 1, len(places) - 1)])
     while high - low > max(4, high // 100):
         step = round((high - low) * _GOLDEN)
         left, right = look(low + step, high - step)
-        low, high = (low, high - step) if left >= right else (low + step, high)
+        if left >= right:
+            high -= step
+        else:
+            low += step
     if high - low <= 4:
         look(*range(low, high + 1))
     most = max(known_values.values())
@@ -94,7 +98,9 @@ def error_shares(query: Query) -> dict[str, float]:
         return {}
     sizes, first = np.unique(np.round(norms / norms.max(), 6), return_index=True)
     named = sorted(zip(first.tolist(), sizes.tolist(), strict=True))
-    return {query.labels[place]: size for place, size in named} if len(named) > 1 else {}
+    if len(named) > 1:
+        return {query.labels[place]: size for place, size in named}
+    return {}
 
 
 def shares_sentence(shares: dict[str, float]) -> str:
@@ -275,8 +281,12 @@ def plan_views(
     bridge                0      5.93    10.31            2.00
     terrace (delta=0) is chosen: at worst 1.32 times the best possible for one view; next best: ...
     """
-    query, horizon = query or Count(), check_horizon(horizon)
-    named = dict(views) if isinstance(views, Mapping) else {view: view for view in views}
+    query = query or Count()
+    horizon = check_horizon(horizon)
+    if isinstance(views, Mapping):
+        named = dict(views)
+    else:
+        named = {view: view for view in views}
     if {"per-day", "per-week"} & set(named.values()):
         raise ParameterError(
             "a plan counts ticks: for a day of hourly ticks write last-25 (the longest day of a "
@@ -300,11 +310,10 @@ def plan_views(
     least = least_alone(query, budget, horizon, names, found)
     rows = []
     for one in found:
-        twice = (
-            2 * budget.epsilon
-            if one.budget.pure
-            else Budget.from_mu(math.sqrt(2) * budget.mu, budget.delta).epsilon
-        )
+        if one.budget.pure:
+            twice = 2 * budget.epsilon
+        else:
+            twice = Budget.from_mu(math.sqrt(2) * budget.mu, budget.delta).epsilon
         by_width = dict(zip(names, one.stds, strict=True))
         by_label = {label: by_width[name] for label, name in (named or {RUNNING: RUNNING}).items()}
         rows.append(
@@ -329,7 +338,8 @@ def plan_views(
 
 def _reason(rows: list[ViewRow], declared: bool) -> str:
     """Say why a stream runs on the first row: it is declared, or chosen (`choose_noise`)."""
-    chosen, others = rows[0], rows[1:]
+    chosen = rows[0]
+    others = rows[1:]
     if declared:
         reason = (
             f"{chosen.kind} is declared: at worst {chosen.score:.2f} times the best possible for "
@@ -475,7 +485,8 @@ def distances(
     that its errors are multiples of). For δ = 0 that std is of no noise, and `above` is
     `above_any`.
     """
-    query, names = query or Count(), tuple(views)
+    query = query or Count()
+    names = tuple(views)
     if horizon is None or not query.memoryless:
         raise ParameterError(
             "the optimum needs a horizon and a query without memory: omit --optimal"
@@ -486,17 +497,18 @@ def distances(
             "at delta=0 the least error is known where an event changes one number: give a delta, "
             "or omit --optimal"
         )
-    q, widths = full_ticks(query, budget, horizon), tuple(map(view_width, names))
+    q = full_ticks(query, budget, horizon)
+    widths = tuple(map(view_width, names))
     if budget.pure:
         q = 1  # all that a unit does, in one tick
-    span = None if budget.pure else budget.touched(horizon).span
+    span = None
+    if not budget.pure:
+        span = budget.touched(horizon).span
     best = dense_optimum(widths, horizon, q, span, True).certificate
     assert best is not None
-    one = (
-        math.nan
-        if budget.pure
-        else budget.noise_multiplier() * math.sqrt(in_one_tick(query, budget))
-    )
+    one = math.nan
+    if not budget.pure:
+        one = budget.noise_multiplier() * math.sqrt(in_one_tick(query, budget))
     chosen = choose_noise(query, budget, horizon, None, names)
     found = []
     engines = [choose_engine(query, budget, horizon, name, names) for name in own]
@@ -504,7 +516,9 @@ def distances(
         Candidate(budget, each, view_stds(query, budget, horizon, each, names)) for each in engines
     ]
     for each in (*candidates(query, budget, horizon, names, margin=math.inf), *registered):
-        above_any = math.nan if anyhow is None else anyhow.above(each.stds)
+        above_any = math.nan
+        if anyhow is not None:
+            above_any = anyhow.above(each.stds)
         above = above_any
         if not budget.pure:
             ratio = max(
@@ -520,7 +534,9 @@ def distances(
 
 def optimum_table(budget: Budget, horizon: int | None, views: Sequence[str], query: Query) -> str:
     """`distances` as a table for people, with the certified gap of the optimum itself."""
-    own = [] if budget.pure else sorted(FACTORIZATIONS.keys() - set(BUILT_IN))
+    own: list[str] = []
+    if not budget.pure:
+        own = sorted(FACTORIZATIONS.keys() - set(BUILT_IN))
     found, best, one = distances(budget, horizon, views, query, own)
     anyhow = any_noise(budget, horizon, views, query)
     delta = f"{budget.delta:g}"
@@ -532,13 +548,15 @@ def optimum_table(budget: Budget, horizon: int | None, views: Sequence[str], que
     heads = ["above any noise"] if budget.pure else ["above Gaussian", "above any noise"]
     rows = [["worst std", "delta", *views, *heads]]
     if not budget.pure:
-        gap = math.nan if anyhow is None else anyhow.above([one * error for error in best.errors])
+        gap = math.nan
+        if anyhow is not None:
+            gap = anyhow.above([one * error for error in best.errors])
         rows.append(
             row("best matrices found", delta, (one * error for error in best.errors), best.gap, gap)
         )
     for each in found:
         name = f"{each.name} (chosen)" if each.chosen else each.name
-        above = (each.above_any,) if budget.pure else (each.above, each.above_any)
+        above = [each.above_any] if budget.pure else [each.above, each.above_any]
         rows.append(row(name, f"{each.delta:g}", each.stds, *above))
     empty = [math.nan] * len(heads)
     told = [

@@ -177,7 +177,9 @@ def plan_discovery(
     budget, engine = choose_noise(query, budget, horizon, None, names)
     errors, _ = planned_errors(query, budget, horizon, engine)
     thresholds = query.discovery.thresholds(budget, horizon, errors.unrounded_std)
-    last = 1 if query.publishing.own_ticks else (horizon or REFERENCE_TICKS) // thresholds.every
+    last = 1
+    if not query.publishing.own_ticks:
+        last = (horizon or REFERENCE_TICKS) // thresholds.every
     numbers = np.unique(np.rint(np.geomspace(1, last, POINTS)).astype(np.int64)) * thresholds.every
     ticks = tuple(
         DiscoveryTick(
@@ -227,9 +229,11 @@ class Resources:
         return asdict(self)
 
     def __str__(self) -> str:
-        memory, state = _format(self.memory, BYTES), _format(self.state, BYTES)
+        cells = "1 cell" if self.cells == 1 else f"{self.cells:,} cells"
+        memory = _format(self.memory, BYTES)
+        state = _format(self.state, BYTES)
         return (
-            f"For {self.cells:,} cell{'s' * (self.cells > 1)}, about: memory of release {memory}, "
+            f"For {cells}, about: memory of release {memory}, "
             f"state on disk {state}, time per tick {_format(self.seconds_per_tick, SECONDS)} on "
             "this machine."
         )
@@ -247,7 +251,9 @@ def release_memory(cells: int, state_bytes: int, pure: bool = False, endless: bo
     needed = round(
         MEMORY_OF_THE_PROGRAM + cells * (MEMORY_PER_CELL + COPIES_OF_NORMAL_STATE * state_bytes)
     )
-    return max(LEAST_ENDLESS_MEMORY, needed + MORE_FOR_ENDLESS) if endless else needed
+    if endless:
+        return max(LEAST_ENDLESS_MEMORY, needed + MORE_FOR_ENDLESS)
+    return needed
 
 
 def measure_resources(query: Query, budget: Budget, horizon: int | None) -> Resources:
@@ -256,7 +262,8 @@ def measure_resources(query: Query, budget: Budget, horizon: int | None) -> Reso
     sample = min(query.cells, MEASURED_CELLS)
     plain = Budget(budget.epsilon, budget.delta, calibration=budget.calibration)
     rows = np.zeros((1, sample), np.int64)
-    ticks, seconds = MEASURED_TICKS if horizon is None else min(MEASURED_TICKS, horizon), 0.0
+    ticks = MEASURED_TICKS if horizon is None else min(MEASURED_TICKS, horizon)
+    seconds = 0.0
     with Stream(Count() if sample == 1 else Histogram(sample), plain, horizon) as stream:
         for tick in range(ticks):
             began = time.perf_counter()
@@ -282,8 +289,6 @@ def _format(number: float, units: dict[str, float]) -> str:
     """
     unit = next((unit for unit, size in units.items() if number >= size), list(units)[-1])
     scaled = number / units[unit]
-    return (
-        f"{scaled:.1f} {unit}"
-        if 1 <= scaled < 10 and unit not in ("B", "µs")
-        else f"{scaled:.0f} {unit}"
-    )
+    if 1 <= scaled < 10 and unit not in ("B", "µs"):
+        return f"{scaled:.1f} {unit}"
+    return f"{scaled:.0f} {unit}"
