@@ -271,12 +271,16 @@ class StreamDeclaration:
     def stream_postprocess(self) -> tuple[str, ...]:
         """What running totals are post-processed with as they are released: with declared views,
         nothing."""
-        return () if self.views else self.postprocess
+        if self.views:
+            return ()
+        return self.postprocess
 
     @property
     def view_postprocess(self) -> tuple[str, ...]:
         """What the declared views are post-processed with when they are shown."""
-        return self.postprocess if self.views else ()
+        if self.views:
+            return self.postprocess
+        return ()
 
     @property
     def main_view(self) -> str:
@@ -559,7 +563,9 @@ class StreamDeclaration:
         time, on when it comes, and on public facts: `engine/revisions.proof.md`, Changing the rule.
         Test: tests/contracts/test_late_rules.py::test_rules_change_for_events_to_come.
         """
-        return self._changed(late=self.late if self.revise_for is not None else late, wait=wait)
+        if self.revise_for is not None:
+            late = self.late
+        return self._changed(late=late, wait=wait)
 
     @property
     def remembers(self) -> bool:

@@ -59,16 +59,17 @@ def table(what: str, path: str = "") -> Callable[[type[T]], type[T]]:
 
 
 def _refusal(error: ValidationError, what: str, path: str, fields: dict[str, Any]) -> Exception:
-    """Unknown fields first: a misspelt one is missing, too."""
-    found = error.errors(include_url=False)
-    for one in found:
+    """Make of what pydantic found one refusal for people. Unknown fields come first: a misspelt
+    one is missing, too."""
+    problems = error.errors(include_url=False)
+    for one in problems:
         if one["type"] == "unexpected_keyword_argument":
             return UnknownName(f"field of {what}", one["loc"][0], fields)
-    missing = [str(one["loc"][0]) for one in found if one["type"] == "missing"]
+    missing = [str(one["loc"][0]) for one in problems if one["type"] == "missing"]
     if missing:
         described = [_with_description(name, fields[name].description) for name in missing]
         return ParameterError(f"{what} lacks {' and '.join(described)}")
-    first = found[0]
+    first = problems[0]
     context = first.get("ctx", {})
     cause: Exception = context.get("error", error)
     name = str(first["loc"][0]) if first["loc"] else ""
@@ -131,7 +132,9 @@ def _members(value: Any) -> dict[str, Any]:
 def read_query(value: Any) -> Query:
     if isinstance(value, Query):
         return value
-    return QueryTable(**({"name": value} if isinstance(value, str) else _members(value))).built()
+    if isinstance(value, str):
+        return QueryTable(name=value).built()
+    return QueryTable(**_members(value)).built()
 
 
 BudgetTable = table("budget", "budget.")(Budget)  # strict, and with the names of the fields
@@ -157,13 +160,16 @@ def declared_budget(budget: Budget) -> dict[str, Any]:
 def budget_fields() -> dict[str, str]:
     """What each field of a budget is, from its docstring."""
     listed = (Budget.__doc__ or "").partition("Args:")[2].partition("Raises:")[0]
-    found = re.findall(r"^ {8}(\w+): (.*(?:\n {12}.*)*)", listed, re.M)
-    return {name: " ".join(text.split()) for name, text in found}
+    described = re.findall(r"^ {8}(\w+): (.*(?:\n {12}.*)*)", listed, re.M)
+    return {name: " ".join(text.split()) for name, text in described}
 
 
 def _public(description: str) -> str:
+    """Check each line of a description; lines of several may be indented."""
     lines = description.split("\n")
-    for line in lines if len(lines) == 1 else map(str.strip, lines):  # lines may be indented
+    if len(lines) > 1:
+        lines = [line.strip() for line in lines]
+    for line in lines:
         if line:
             check_public_text("description:", line)
     return description

@@ -81,22 +81,28 @@ def parse_tick(text: Any) -> tuple[int, bool] | None:
     """The length of a tick, and whether it is one of the calendar; None for manual ones."""
     if text == MANUAL:
         return None
-    said = (
-        f"invalid tick length {text!r:.80}",
-        "500ms, 15m, 1h, 1d, 1w (10 ms to ten years), or 'manual'",
+    length, unit = _read_length(
+        text,
+        least=SHORTEST_TICK,
+        wrong=f"invalid tick length {text!r:.80}",
+        right="500ms, 15m, 1h, 1d, 1w (10 ms to ten years), or 'manual'",
     )
-    length, unit = _read_length(text, SHORTEST_TICK, *said)
     return length, unit in "dw"
 
 
 def parse_length(text: Any, what: str) -> int:
     """The microseconds of a length of time such as 30s, 12h or 2d."""
-    return _read_length(
-        text, 0, f"{what} {text!r:.40} is not a length of time", "30s or 12h, up to ten years"
-    )[0]
+    length, _ = _read_length(
+        text,
+        least=0,
+        wrong=f"{what} {text!r:.40} is not a length of time",
+        right="30s or 12h, up to ten years",
+    )
+    return length
 
 
-def _read_length(text: Any, least: int, wrong: str, right: str) -> tuple[int, str]:
+def _read_length(text: Any, *, least: int, wrong: str, right: str) -> tuple[int, str]:
+    """Read a whole number of a unit as microseconds, and the unit; refuse other texts."""
     match = TICK_TEXT.fullmatch(text.strip()) if isinstance(text, str) else None
     length = int(match[1]) * UNITS[match[2]] if match else -1
     if match is None or not least <= length <= LONGEST_TICK:
@@ -327,8 +333,9 @@ class Schedule:
 
     def pieces(self, until: int | None = None) -> Sequence[Piece]:
         """The stretches that begin before an instant, or all."""
-        found = self._scan(self.begin + ZONE_YEARS * YEAR if until is None else until)
-        return [piece for piece in found if until is None or piece.since < until]
+        if until is None:
+            return list(self._scan(self.begin + ZONE_YEARS * YEAR))
+        return [piece for piece in self._scan(until) if piece.since < until]
 
     @cached_property
     def _wall_start(self) -> int:

@@ -77,7 +77,7 @@ class Settled(StreamDeclaration):
         if declaration.revise_for is not None:
             post = declaration.stream_postprocess
             noise_for = declaration.noise_for
-            kept, engine = choose_revised(
+            budget, engine = choose_revised(
                 query,
                 declaration.budget,
                 declaration.factorization,
@@ -85,14 +85,14 @@ class Settled(StreamDeclaration):
                 noise_for,
                 declaration.revise_for,
             )
-            return cls.of(declaration, kept, engine.spec, views)
+            return cls.of(declaration, budget, engine.spec, views)
         horizon = declaration.horizon
-        kept, engine = choose_noise(
+        budget, engine = choose_noise(
             query, declaration.budget, horizon, declaration.factorization, views
         )
         if declaration.carry_caps:
-            check_hands_on(engine, query, kept, horizon)
-        return cls.of(declaration, kept, engine.spec, views)
+            check_hands_on(engine, query, budget, horizon)
+        return cls.of(declaration, budget, engine.spec, views)
 
     @property
     def spec(self) -> Spec:
@@ -107,7 +107,9 @@ class Settled(StreamDeclaration):
     @property
     def written(self) -> StreamDeclaration:
         """What the operator wrote; of one that is read back, which does not say that, itself."""
-        return self if self._written is None else self._written
+        if self._written is None:
+            return self
+        return self._written
 
     def unfitted(self) -> StreamDeclaration:
         """The declaration without the noise that was chosen for its horizon, for a stream with
@@ -115,10 +117,11 @@ class Settled(StreamDeclaration):
         spec = self.factorization
         if self.noise_for == (RUNNING,) and self.revise_for is None:
             default = choose_engine(self.query, self.budget, self.horizon, None)
-            spec = None if default.spec == spec else spec
-        return StreamDeclaration(
-            **_values(self) | {"factorization": None if isinstance(spec, dict) else spec}
-        )
+            if default.spec == spec:
+                spec = None
+        if isinstance(spec, dict):
+            spec = None
+        return StreamDeclaration(**_values(self) | {"factorization": spec})
 
 
 def _values(declaration: StreamDeclaration) -> dict[str, Any]:

@@ -19,7 +19,10 @@ Place = Annotated[Text | None, Field(description="a string")]
 
 
 def _listed(value: Any) -> Any:
-    return (value,) if isinstance(value, str) else value
+    """Make one text a list of one."""
+    if isinstance(value, str):
+        return (value,)
+    return value
 
 
 @table("files", "files.")
@@ -45,7 +48,9 @@ class FilePlaces:
 
     def below(self, folder: Path) -> FilePlaces:
         def placed(text: str) -> str:
-            return text if text == "-" else str(folder / text)
+            if text == "-":
+                return text
+            return str(folder / text)
 
         named = ("output", "state", "rejects", "plot")
         moved = {

@@ -52,12 +52,9 @@ def check_views(
         raise ParameterError(
             f'views must be a list of names such as ["per-day", "last-24"], got {names!r:.80}'
         )
-    given = tuple(dict.fromkeys(names))
-    for name in given:
-        known = isinstance(name, str) and (
-            name in NAMES or LAST.fullmatch(name) or QUANTILE.fullmatch(name)
-        )
-        if not known:
+    views = tuple(dict.fromkeys(names))
+    for name in views:
+        if not _is_view(name):
             raise UnknownName("view", name, NAMES)
         width = 1 if _is_of_one_tick(name, schedule) else None
         query.publishing.check_views(f"view {name!r}: ", width)
@@ -80,7 +77,14 @@ def check_views(
                 raise ParameterError(
                     f"view {name!r}: a tick of {schedule.tick} is longer than that"
                 )
-    return given
+    return views
+
+
+def _is_view(name: Any) -> bool:
+    """Whether this is the name of a view, of any query."""
+    if not isinstance(name, str):
+        return False
+    return bool(name in NAMES or LAST.fullmatch(name) or QUANTILE.fullmatch(name))
 
 
 def _is_of_one_tick(name: str, schedule: Schedule | None) -> bool:

@@ -84,31 +84,31 @@ def _advance_own_ticks(
     """
     noise, thresholds = _by_name(parameters)
     totals = numbers + noise.rows(state.tick + 1, len(numbers))[:, noise.place[""]]
-    found: list[dict[str, int]] = []
+    released: list[dict[str, int]] = []
     for tick, more in enumerate(encoder.pending, state.tick + 1):
         names = sorted(key for key, count in more.items() if count >= thresholds.minimum)
         noisy = np.asarray([more[key] for key in names], np.int64) + noise.at(tick, names)
         passed = np.flatnonzero(noisy >= thresholds.at(tick)).tolist()
-        found.append({names[place]: int(noisy[place]) for place in passed})
-    keys = sorted({key for day in found for key in day})
+        released.append({names[place]: int(noisy[place]) for place in passed})
+    keys = sorted({key for day in released for key in day})
     place = {key: number for number, key in enumerate(keys, 2)}
-    values = np.full((len(found), 2 + len(keys)), np.nan)
-    for row, day in enumerate(found):
+    values = np.full((len(released), 2 + len(keys)), np.nan)
+    for row, day in enumerate(released):
         values[row, :2] = totals[row], totals[row] - sum(day.values())
         values[row, [place[key] for key in day]] = list(day.values())
     sums = evidence_at(
-        np.arange(state.tick + 1, state.tick + 1 + len(found)),
+        np.arange(state.tick + 1, state.tick + 1 + len(released)),
         values,
         thresholds,
         parameters.errors,
     )
     sums[:, :2] = 0.0
-    if found:
-        last = KeyCounts.of_published(list(found[-1]), state.tick + len(found))
+    if released:
+        last = KeyCounts.of_published(list(released[-1]), state.tick + len(released))
     else:
         last = replace(encoder, pending=())
     published, _ = postprocessed(parameters.postprocess, values, None)
-    after = replace(state, tick=state.tick + len(found), encoder=last)
+    after = replace(state, tick=state.tick + len(released), encoder=last)
     return Rows(published, sums, [*RESERVED, *keys]), after
 
 
@@ -166,10 +166,10 @@ def _discover(
     return replace(table, evidence=(noisy[table.listed] - threshold - 1) / std)
 
 
-def _columns(noise: NamedNoise, table: KeyCounts, known: IntArray) -> IntArray:
-    """The columns of noise of the counted keys; those of the first ones are known."""
-    fresh = [noise.place[key] for key in table.keys[len(known) :] if key in noise.place]
-    return np.concatenate([known, np.asarray(fresh, np.int64)])
+def _columns(noise: NamedNoise, table: KeyCounts, earlier: IntArray) -> IntArray:
+    """The columns of noise of the counted keys; those of the first ones are `earlier`."""
+    fresh = [noise.place[key] for key in table.keys[len(earlier) :] if key in noise.place]
+    return np.concatenate([earlier, np.asarray(fresh, np.int64)])
 
 
 def _padded(rows: list[FloatArray], width: int) -> FloatArray:
@@ -206,9 +206,10 @@ def add_keys(
     data["noise"]["state"] = join_cells(parameters.noise.stream, old.cells, more)
     data["totals"] = np.concatenate([state.totals, np.zeros(more, state.totals.dtype)])
     data["joined"] = [*data["joined"], list(JoinedCells(state.tick, old.cells, old.outputs))]
-    grown, after = load_stream(
-        data, None if parameters.user_caps is None else parameters.user_caps.period_of
-    )
+    period_of = None
+    if parameters.user_caps is not None:
+        period_of = parameters.user_caps.period_of
+    grown, after = load_stream(data, period_of)
     return replace(grown, replay=parameters.replay), replace(
         after, encoder=state.encoder, users=state.users, last_users=state.last_users
     )
@@ -233,8 +234,10 @@ def _check_noise(parameters: StreamParameters, query: Query) -> None:
     budget = parameters.budget
     horizon = parameters.horizon
     norm = partial(squared_norm, parameters.factorization, budget=budget, horizon=horizon)
-    both = (query, parameters.query)
-    needed, has = (protected_l1(one, budget, horizon) if budget.pure else norm(one) for one in both)
+    if budget.pure:
+        norm = partial(protected_l1, budget=budget, horizon=horizon)
+    needed = norm(query)
+    has = norm(parameters.query)
     if needed > has * (1 + 1e-12):
         raise ParameterError(
             f"with these keys one {budget.unit} could change the counts by more ({needed:g}) than "
@@ -249,17 +252,17 @@ def hide_keys(
     """The stream that shows no numbers of these labels from its next tick on, or shows them again.
     They are counted as before, so what is shown again has no gap in its sums. It is
     post-processing."""
-    known = {label: place for place, label in enumerate(parameters.query.labels)}
-    unknown = [label for label in labels if label not in known]
+    places = {label: place for place, label in enumerate(parameters.query.labels)}
+    unknown = [label for label in labels if label not in places]
     if unknown or parameters.query.discovery is not None:
         raise ParameterError(
             f"there is no key {', '.join(map(repr, unknown))} in the list of this stream"
         )
-    chosen = {known[label] for label in labels}
+    chosen = {places[label] for label in labels}
     hidden = set(state.hidden) - chosen
     if hide:
         hidden |= chosen
-    if len(hidden) == len(known):
+    if len(hidden) == len(places):
         raise ParameterError("nothing would be left to show; end the stream instead")
     return replace(state, hidden=tuple(sorted(hidden)))
 
@@ -275,8 +278,8 @@ def with_joined(stream: F, joined: Sequence[tuple[int, Sequence[Any]]]) -> F:
         outputs = stream.query.outputs
         stream.add_keys(keys)
         errors = stream._parameters.errors
-        known = (*errors.joined[:-1], JoinedCells(after, cells, outputs))
-        stream._parameters = replace(stream._parameters, errors=replace(errors, joined=known))
+        cohorts = (*errors.joined[:-1], JoinedCells(after, cells, outputs))
+        stream._parameters = replace(stream._parameters, errors=replace(errors, joined=cohorts))
     return stream
 
 

@@ -353,15 +353,17 @@ def make_noise(
         )
         return _all_cohorts(pure, **rest)
     own = 0.0
+    cells = query.cells
+    names = None
     if query.discovery is not None:
         own = query.discovery.own_delta(budget)
+        cells = query.discovery.touched_cells(budget, horizon)
+        names = query.discovery.first_names
     build = partial(
         build_noise,
         engine,
-        cells=query.cells
-        if query.discovery is None
-        else query.discovery.touched_cells(budget, horizon),
-        names=None if query.discovery is None else query.discovery.first_names,
+        cells=cells,
+        names=names,
         grid=query.grid,
         sensitivity=math.sqrt(squared_norm(engine, query, budget, horizon)),
         budget=budget.reserve(own) if own else budget,
@@ -393,17 +395,22 @@ def noise_declaration(
     tests/declarations/test_noise_key.py, which walks over the arguments of every part of a
     declaration.
     """
-    return {
+    declared: dict[str, Any] = {
         "query": query.identity(),
         "budget": budget.to_dict(),
         "horizon": horizon,
         "noise": "exact",
         "grid": float(query.grid).hex(),
         "postprocess": postprocess,
-        **({} if views == (RUNNING,) else {"views": views}),
-        **({} if during is None else {"range": during.key}),
-        **({"periods": periods} if periods else {}),
     }
+    # what has its default is not named: keys of streams that were declared before it was there stay
+    if views != (RUNNING,):
+        declared["views"] = views
+    if during is not None:
+        declared["range"] = during.key
+    if periods:
+        declared["periods"] = periods
+    return declared
 
 
 def _all_cohorts(

@@ -404,8 +404,8 @@ def interval_factors(level: float, weights: IntArray, largest_of: npt.ArrayLike 
             strict=True,
         )
     )
-    known = {pair: interval_factor(level, *pair) for pair in set(pairs)}
-    return np.asarray([known[pair] for pair in pairs]).reshape(weights.shape)
+    factors = {pair: interval_factor(level, *pair) for pair in set(pairs)}
+    return np.asarray([factors[pair] for pair in pairs]).reshape(weights.shape)
 
 
 def coarse(number: int) -> int:

@@ -187,34 +187,47 @@ def candidates(
     `margin` of what is there: a number of some ticks has at least the std of noise for one tick, a
     running total that of the nuclear norm.
     """
-    found: list[Candidate] = []
+    rivals: list[Candidate] = []
     # a period that is no number of ticks is refused before anything is tried
     full_ticks(query, budget, horizon)
     widths = [fitted_width(view) for view in views]
     for own in [budget] if budget.pure else [pure_budget(budget), budget]:
         for name in _names(query, own, horizon, widths):
             check_wanted()
-            if name == "blend" and found:
-                one = own.noise_multiplier() * math.sqrt(in_one_tick(query, own))
-                floor = [
-                    one * (1.0 if width else float(nuclear_lower(horizon or REFERENCE_TICKS)))
-                    for width in widths
-                ]
-                least = tuple(
-                    min(stds) for stds in zip(*(each.stds for each in found), strict=True)
-                )
-                best = min(each.score(least) for each in found)
-                if Candidate(own, found[0].engine, tuple(floor)).score(least) > margin * best:
-                    continue
+            if name == "blend" and _gaussian_is_beaten(query, own, horizon, widths, rivals, margin):
+                continue
             # a query may lack what a kind of noise needs: an l1 sensitivity, cells without names
             with suppress(ParameterError):
                 fitted = views if name in FITTED else ()
                 engine = _engine(query, own, horizon, name, fitted)
                 stds = (_view_std(query, own, horizon, name, fitted, view) for view in views)
-                found.append(Candidate(own, engine, tuple(stds)))
+                rivals.append(Candidate(own, engine, tuple(stds)))
     return tuple(
-        one for one in found if not (isinstance(one.engine, _TREES) and _beaten(one, found))
+        one for one in rivals if not (isinstance(one.engine, _TREES) and _beaten(one, rivals))
     )
+
+
+def _gaussian_is_beaten(
+    query: Query,
+    own: Budget,
+    horizon: int | None,
+    widths: Sequence[int | None],
+    rivals: Sequence[Candidate],
+    margin: float,
+) -> bool:
+    """Whether no Gaussian noise at all can be within `margin` of the best of the rivals."""
+    if not rivals:
+        return False
+    one_tick = own.noise_multiplier() * math.sqrt(in_one_tick(query, own))
+    floor = []
+    for width in widths:
+        if width:
+            floor.append(one_tick)
+        else:
+            floor.append(one_tick * float(nuclear_lower(horizon or REFERENCE_TICKS)))
+    least = tuple(min(stds) for stds in zip(*(each.stds for each in rivals), strict=True))
+    best = min(each.score(least) for each in rivals)
+    return Candidate(own, rivals[0].engine, tuple(floor)).score(least) > margin * best
 
 
 @lru_cache(maxsize=256)
@@ -238,22 +251,22 @@ _TREES = (DigitTree, HybridTree)
 elsewhere."""
 
 
-def _beaten(one: Candidate, found: Sequence[Candidate]) -> bool:
+def _beaten(one: Candidate, others: Sequence[Candidate]) -> bool:
     """Whether another candidate promises no less and is better for every view; `fresh` is not left
     out."""
     if one.engine.name == "fresh":
         return False
-    rivals = (each for each in found if each.budget.delta <= one.budget.delta)
+    rivals = (each for each in others if each.budget.delta <= one.budget.delta)
     return any(
         all(less < own for less, own in zip(each.stds, one.stds, strict=True)) for each in rivals
     )
 
 
 def least_alone(
-    query: Query, budget: Budget, horizon: int | None, views: Names, found: tuple[Candidate, ...]
+    query: Query, budget: Budget, horizon: int | None, views: Names, rivals: tuple[Candidate, ...]
 ) -> tuple[float, ...]:
     """The least worst std that each view can have, in a mechanism that serves it alone."""
-    together = [min(stds) for stds in zip(*(one.stds for one in found), strict=True)]
+    together = [min(stds) for stds in zip(*(one.stds for one in rivals), strict=True)]
     if len(views) == 1:
         return (together[0],)
     serving = (candidates(query, budget, horizon, (view,)) for view in views)

@@ -197,7 +197,9 @@ class Releases(Exports, Generic[V_co]):
                 "bound() is unavailable for ratios: their error depends on how many events come"
             )
         last = self.first_tick + len(self) - 1
-        numbers = max(last * self._values.shape[1] if self._looks_back else self._values.size, 1)
+        numbers = max(self._values.size, 1)
+        if self._looks_back:
+            numbers = max(last * self._values.shape[1], 1)
         factors = np.full((len(self), 1), float(simultaneous_quantile(numbers, beta)))
         if self._errors.pure:
             if self._errors.joined:
@@ -321,19 +323,22 @@ class Releases(Exports, Generic[V_co]):
     def _rank_errors(self) -> RankErrors:
         """The errors of the numbers of one tick, as the selection of the largest needs them."""
         if self._sums is not None:
+            if self.query.discovery is None:
+                raise ParameterError(
+                    "there is nothing to select from: an average per event is one number"
+                )
             raise ParameterError(
                 "there is nothing to select: every discovered key has passed a threshold already"
-                if self.query.discovery is not None
-                else "there is nothing to select from: an average per event is one number"
             )
         _, spread, slack = self._errors_all
         outputs = self._values.shape[1]
         alike = self.query.outputs == self.query.cells and bool(
             np.all(self.query.publishing.norms() == 1.0)
         )
+        numbers = coarse(self.first_tick * outputs) if self._looks_back else outputs
         return RankErrors(
             CellErrors(spread, slack + self._rounding, self._errors.pure),
-            coarse(self.first_tick * outputs) if self._looks_back else outputs,
+            numbers,
             independent=alike and not self._looks_back and not self._errors.pure,
         )
 
@@ -368,7 +373,9 @@ class Releases(Exports, Generic[V_co]):
         return "monotone" in self.postprocessed
 
     def _squeeze(self, array: FloatArray) -> FloatArray:
-        return array[:, 0] if self.query.single else array
+        if self.query.single:
+            return array[:, 0]
+        return array
 
     # -- views, at no further cost (engine/take_views.py) ------------------------------------------
 

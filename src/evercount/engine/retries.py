@@ -23,26 +23,29 @@ SCALARS = frozenset({int, float, str, bool, type(None)})
 
 
 class TickDigest:
-    """The events of the last tick, as far as a retry needs them: a hash, as their owner may change
-    them later. What is copied much quicker than it is hashed is kept as a copy, and hashed on
-    demand."""
+    """A hash of the events of the last tick, which tells whether a retry has the same ones.
+
+    Their owner may change them later, so what is copied much quicker than it is hashed is copied,
+    and hashed on demand.
+    """
 
     def __init__(self, events: Any = None, *, digest: str | None = None) -> None:
         if digest is not None:
             self.digest = digest
         elif type(events) is list and SCALARS.issuperset(map(type, events)):
-            self._kept: Any = tuple(events)
+            self._copy: Any = tuple(events)
         elif isinstance(events, np.ndarray):
-            self._kept = deepcopy(events)
+            self._copy = deepcopy(events)
         else:
             self.digest = fingerprint(events)
 
     @cached_property
     def digest(self) -> str:
-        return fingerprint(self._kept)
+        return fingerprint(self._copy)
 
 
 def check_tick(tick: object) -> None:
+    """Refuse what is not the number of a tick."""
     if isinstance(tick, bool) or not isinstance(tick, int | np.integer) or tick < 1:
         raise InputError(f"tick must be a whole number of at least 1, got {tick!r}")
 
@@ -50,8 +53,8 @@ def check_tick(tick: object) -> None:
 def replay_last(
     last_tick: int, last: tuple[TickDigest, R] | None, tick: int, seen: TickDigest
 ) -> R:
-    """What the last step released, where it is asked again for the same tick with the same
-    events."""
+    """Return the last release again if a retry has its tick and its events; refuse any other
+    tick."""
     if tick == last_tick and last is not None and last[0].digest == seen.digest:
         return last[1]
     if tick > last_tick:

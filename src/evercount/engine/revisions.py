@@ -277,8 +277,7 @@ class DayErrors(ErrorModel):
 
     def _over(self, by_lag: FloatArray, earlier: IntArray, later: IntArray) -> FloatArray:
         """Σ over the days of each span of what each has by its lag, as a column."""
-        days = _days_of(earlier, later)
-        first = int(days[0]) - 1 if len(days) else 0
+        first, days = _days_of(earlier, later)
         sums = np.concatenate([[0.0], np.cumsum(by_lag.reshape(-1)[self.lag_of(days)])])
         return np.asarray(sums[later - first] - sums[earlier - first])[:, np.newaxis]
 
@@ -292,11 +291,13 @@ class DayErrors(ErrorModel):
         return equal_numbers(self._over(plain, earlier, later), most[:, np.newaxis])
 
 
-def _days_of(earlier: IntArray, later: IntArray) -> IntArray:
-    """List the days from the first to the last of some spans of days earlier+1 … later."""
+def _days_of(earlier: IntArray, later: IntArray) -> tuple[int, IntArray]:
+    """List all days from the first to the last that spans of days earlier+1 … later hold, after
+    the day before them."""
     if not len(later):
-        return np.zeros(0, np.int64)
-    return np.arange(int(earlier.min()) + 1, int(later.max()) + 1)
+        return 0, np.zeros(0, np.int64)
+    before = int(earlier.min())
+    return before, np.arange(before + 1, int(later.max()) + 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -375,8 +376,7 @@ def newest_view(
     """
     after, until = spans
     errors = replace(model.day, released=released)
-    days = _days_of(after, until)
-    first = int(days[0]) - 1 if len(days) else 0
+    first, days = _days_of(after, until)
     lags = errors.lag_of(days)
     width = model.revisions.query.outputs
     chosen = np.asarray(list(outputs), np.int64)
@@ -388,8 +388,8 @@ def newest_view(
     )
     rows = [stored[day + errors.lags - 1] for day in days[final].tolist()]
     if not final.all():
-        wanted = [cell for lag in lags[~final].tolist() for cell in (chosen + lag * width).tolist()]
-        rows += list(values_at([released], wanted)[released].reshape(-1, len(chosen)))
+        cells = [cell for lag in lags[~final].tolist() for cell in (chosen + lag * width).tolist()]
+        rows += list(values_at([released], cells)[released].reshape(-1, len(chosen)))
     if rows:
         sums[1:] = np.cumsum(rows, axis=0)
     return view_of(
@@ -418,8 +418,8 @@ def by_day(
         if len(day):
             first = int(day.min())
             last = int(day.max())
-        known = starts(first, last - first + 1) or []
-        begin = [known[one - first] for one in day.tolist()]
+        instants = starts(first, last - first + 1) or []
+        begin = [instants[one - first] for one in day.tolist()]
     return replace(
         table,
         ticks=day,

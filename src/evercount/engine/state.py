@@ -73,7 +73,9 @@ class StreamParameters:
         can do without one."""
         limit = self.noise.limit
         if limit is not None and tick + ticks > limit:
-            raise self.over() if self.horizon is not None else PrecisionReached(limit)
+            if self.horizon is None:
+                raise PrecisionReached(limit)
+            raise self.over()
 
     def over(self) -> HorizonReached:
         """The refusal of a tick beyond the horizon, with what the next stream would cost."""
@@ -95,6 +97,9 @@ class StreamParameters:
     @cached_property
     def dumped(self) -> dict[str, Any]:
         """Their part of a snapshot, which every tick of a service writes."""
+        part = None
+        if self.part is not None:
+            part = [self.part.start, self.part.stop]
         return {
             "query": {"name": self.declared.name, "parameters": self.declared.parameters()},
             "budget": self.budget.to_dict(),
@@ -103,7 +108,7 @@ class StreamParameters:
             "views": list(self.views),
             "during": None if self.during is None else self.during.to_list(),
             "postprocess": list(self.postprocess),
-            "part": None if self.part is None else [self.part.start, self.part.stop],
+            "part": part,
             "revise_for": self.revise_for,
             "joined": [list(one) for one in self.errors.joined],
         }
@@ -200,7 +205,9 @@ def _advance_block(
         published = published.copy()
         published[:, list(state.hidden)] = np.nan
     after = replace(state, tick=state.tick + len(increments), totals=totals, highest=highest)
-    return Rows(published, None if query.publishing.kept is None else noisy), after
+    if query.publishing.kept is None:
+        return Rows(published, None), after
+    return Rows(published, noisy), after
 
 
 def _running_sums(
@@ -219,7 +226,9 @@ def _running_sums(
     ):
         return _add_up(state.totals, increments, lags)
     sums, totals = _add_up(state.totals.astype(object), increments.astype(object), lags)
-    return sums, totals.astype(np.int64) if _size(totals) < NARROW_SUM else totals
+    if _size(totals) < NARROW_SUM:
+        totals = totals.astype(np.int64)
+    return sums, totals
 
 
 def _size(numbers: RunningSums) -> int:
@@ -243,7 +252,9 @@ def _add_up(
         return sums, before.copy()
     sums = np.cumsum(increments, axis=0)
     sums += before
-    return sums, sums[-1].copy() if len(sums) else before
+    if not len(sums):
+        return sums, before
+    return sums, sums[-1].copy()
 
 
 def postprocessed(

@@ -102,10 +102,10 @@ class StreamFacts(NoiseOwner, Generic[V_co]):
     def labels(self) -> Sequence[str]:
         """One label per number that a tick publishes now; where keys are discovered, the public
         ones follow."""
-        found = self.query.discovery
-        if found is None:
+        discovery = self.query.discovery
+        if discovery is None:
             return self.query.labels
-        return found.labels_now(self._state.encoder)
+        return discovery.labels_now(self._state.encoder)
 
     @property
     def thresholds(self) -> Thresholds | None:

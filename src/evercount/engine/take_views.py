@@ -198,9 +198,9 @@ class KeyView(View):
         plain = [place for place, parts in enumerate(self.parts) if len(parts) == 1]
         # running totals have the intervals with which they were released
         if len(opening) and plain:
-            found = self._errors.query.discovery
-            assert found is not None
-            released = found.interval(*self.changes.released(opening), end.at(opening), level)
+            discovery = self._errors.query.discovery
+            assert discovery is not None
+            released = discovery.interval(*self.changes.released(opening), end.at(opening), level)
             for place in plain:
                 label = self.parts[place][0][0]
                 if label in RESERVED:
@@ -300,10 +300,10 @@ def evidence_at(
 ) -> FloatArray:
     """How many stds published numbers of discovery ticks are above their thresholds; NaN at tick
     0."""
-    known = ticks > 0
+    later = ticks > 0
     least = np.asarray([thresholds.at(tick) if tick else 0 for tick in ticks.tolist()], np.float64)
     std = np.full(len(ticks), np.nan)
-    std[known] = errors.std(ticks[known])[:, 0]
+    std[later] = errors.std(ticks[later])[:, 0]
     return np.asarray((values - least[:, np.newaxis] - 1) / std[:, np.newaxis])
 
 
@@ -312,9 +312,9 @@ def combination(
 ) -> tuple[KeyChanges, FloatArray]:
     """The changes that a cell is made of, and their weights."""
     labels = [label for label, _ in parts]
-    used = sorted(
-        set(columns.values()) if OTHER in labels else {0, *(columns[label] for label in labels)}
-    )
+    used = sorted({0, *(columns[label] for label in labels)})
+    if OTHER in labels:
+        used = sorted(set(columns.values()))
     weights = np.zeros((len(changes.change), len(used)))
     for label, sign in parts:
         if label == OTHER:

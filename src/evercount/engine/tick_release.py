@@ -76,7 +76,7 @@ class Release(Generic[V_co]):
     @property
     def value(self) -> V_co:
         """The published number, or the array of them where the query has several outputs."""
-        return cast(V_co, float(self.values[0]) if self.query.single else self.values)
+        return self._single(self.values)
 
     @property
     def stds(self) -> FloatArray:
@@ -91,7 +91,13 @@ class Release(Generic[V_co]):
     @property
     def std(self) -> V_co:
         """The std of `value`: a number, or one per output."""
-        return cast(V_co, float(self.stds[0]) if self.query.single else self.stds)
+        return self._single(self.stds)
+
+    def _single(self, numbers: FloatArray) -> V_co:
+        """Take the number out of its array where the query has only one output."""
+        if self.query.single:
+            return cast(V_co, float(numbers[0]))
+        return cast(V_co, numbers)
 
     @property
     def postprocessed(self) -> tuple[str, ...]:
@@ -141,13 +147,13 @@ class Release(Generic[V_co]):
             ParameterError: k is not a whole number of at least 1, or the query publishes nothing to
                 select from.
         """
-        found = self.query.discovery
+        discovery = self.query.discovery
         number = 1 if k is None else k
-        if found is not None:
+        if discovery is not None:
             assert self._run._sums is not None
             evidence = self._run._sums[0][self._published]
             return top_discovered(
-                found, self.labels, self.values, evidence, self._run._cells, number, level
+                discovery, self.labels, self.values, evidence, self._run._cells, number, level
             )
         return self.query.top(self.values, self._run._rank_errors, k, level)
 

@@ -51,30 +51,30 @@ class UserCaps:
         return self.caps.within_a_tick or self.period_of(tick + 1) != self.period_of(tick)
 
     def cap(
-        self, ticks: Sequence[Any], users: Users | None, first_tick: int, known: UserState
+        self, ticks: Sequence[Any], users: Users | None, first_tick: int, earlier: UserState
     ) -> CappedTicks:
         """The ticks from `first_tick` on without events beyond their user's caps; `users` name the
         user of each event.
 
         **Guarantee.** Whether an event counts depends on the places of its own user's events in its
-        own period alone. `known` is that of the period of `first_tick`. Test:
-        tests/engine/test_user_counting.py::test_caps_are_those_of_plain_python.
+        own period alone. `earlier` is what users have used in the period of `first_tick`, before
+        it. Test: tests/engine/test_user_counting.py::test_caps_are_those_of_plain_python.
         """
-        kept: list[Any] = []
+        counted: list[Any] = []
         changes = UserState()
         forget = False
         if users is None:
             assert self.query.people is not None  # users are read from the events
             users = list(map(self.query.people.users_of, ticks))
         for tick, (events, names) in enumerate(zip(ticks, users, strict=True), first_tick):
-            before: Mapping[str, Used] = changes if forget else ChainMap(changes, known)
+            before: Mapping[str, Used] = changes if forget else ChainMap(changes, earlier)
             left, fresh = self._cap_tick(events, list(names), tick, before)
-            kept.append(left)
+            counted.append(left)
             changes |= fresh
             if self.forgets_after(tick):
                 changes = UserState()
                 forget = True
-        return kept, UserChanges(changes, forget)
+        return counted, UserChanges(changes, forget)
 
     def _cap_tick(
         self, events: Any, users: Sequence[str], tick: int, state: Mapping[str, Used]
@@ -97,8 +97,10 @@ class UserCaps:
             raise InputError(
                 "with users, each event of a count is 1 (or 0); omit events to count them all"
             )
-        kept, changes = cap_per_user(zip(users, listed, strict=True), self.caps, state, tick)
-        return (sum(int(event) for event in kept) if counting else kept), changes
+        left, changes = cap_per_user(zip(users, listed, strict=True), self.caps, state, tick)
+        if counting:
+            return sum(int(event) for event in left), changes
+        return left, changes
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +115,7 @@ class DayCaps(UserCaps):
         return self.caps.within_a_tick
 
     def cap(
-        self, ticks: Sequence[Any], users: Users | None, first_tick: int, known: UserState
+        self, ticks: Sequence[Any], users: Users | None, first_tick: int, earlier: UserState
     ) -> CappedTicks:
         """As `UserCaps.cap`, day by day.
 
@@ -124,8 +126,8 @@ class DayCaps(UserCaps):
         ::test_caps_that_forget_are_caught.
         """
         assert users is not None
-        kept: list[Any] = []
-        open_days = UserState(known)
+        counted: list[Any] = []
+        open_days = UserState(earlier)
         for tick, (parts, names) in enumerate(zip(ticks, users, strict=True), first_tick):
             listed = list(names)
             if len(parts) != len(listed):
@@ -139,12 +141,12 @@ class DayCaps(UserCaps):
                 one, fresh = self._cap_tick(events, day, tick, open_days)
                 left.append(one)
                 open_days |= fresh
-            kept.append(left)
+            counted.append(left)
             if self.caps.within_a_tick:
                 open_days = UserState()
             else:
                 open_days = users_after(open_days, tick, self.lags)
-        return kept, UserChanges(open_days, forget=True)
+        return counted, UserChanges(open_days, forget=True)
 
 
 def day_user(day: int, user: str) -> str:
@@ -156,10 +158,10 @@ def day_user(day: int, user: str) -> str:
 T = TypeVar("T")
 
 
-def users_after(known: Mapping[str, T], tick: int, lags: int) -> dict[str, T]:
+def users_after(users: Mapping[str, T], tick: int, lags: int) -> dict[str, T]:
     """The users of days that are revised after `tick`."""
     return {
-        name: used for name, used in known.items() if int(name.partition(" ")[0]) + lags - 1 > tick
+        name: used for name, used in users.items() if int(name.partition(" ")[0]) + lags - 1 > tick
     }
 
 

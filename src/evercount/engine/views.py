@@ -236,14 +236,14 @@ class View(Exports):
         return self.name
 
     def _places(self, cells: Sequence[str]) -> list[int]:
-        known = {label: place for place, label in enumerate(self.cells)}
+        places = {label: place for place, label in enumerate(self.cells)}
         for cell in cells:
-            if not isinstance(cell, str) or cell not in known:
+            if not isinstance(cell, str) or cell not in places:
                 shown = ", ".join(self.cells[:8]) + (", …" if len(self.cells) > 8 else "")
                 raise ParameterError(
                     f"there is no cell {cell!r:.80} in this view; its cells: {shown}"
                 )
-        return [known[cell] for cell in cells]
+        return [places[cell] for cell in cells]
 
     def _outputs(self, places: list[int]) -> list[int]:
         labels = list(self._errors.query.labels)

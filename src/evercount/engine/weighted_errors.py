@@ -129,7 +129,7 @@ def decayed_std(model: ErrorModel, decayed: Decayed, ticks: IntArray) -> FloatAr
         rows = weights_of(f"decayed-{decayed.factor}", last)
         assert rows is not None
         return weighted_std(model, rows)[ticks - 1]
-    found = []
+    stds = []
     for tick in ticks.tolist():
         first = max(1, tick - reach)
         row = decayed.factor ** np.arange(tick - first, -1.0, -1.0)
@@ -138,8 +138,8 @@ def decayed_std(model: ErrorModel, decayed: Decayed, ticks: IntArray) -> FloatAr
         if first > 1:
             combination = np.append(-row[0], combination)
             places = np.append(first - 1, places)
-        found.append(_std(model, combination[np.newaxis], places)[0])
-    return np.asarray(found)
+        stds.append(_std(model, combination[np.newaxis], places)[0])
+    return np.asarray(stds)
 
 
 def _reach(decayed: Decayed, last: int) -> int:

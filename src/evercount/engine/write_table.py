@@ -129,7 +129,9 @@ def arrow_schema(
 ) -> Any:
     """The types of a table's columns; without a clock its starts are whole numbers, or `texts`."""
     pa, _ = parquet_modules()
-    whole = ("tick", "first", "as_of", "revisions_left", *(() if texts else ("start",)))
+    whole = ["tick", "first", "as_of", "revisions_left"]
+    if not texts:
+        whole.append("start")
     types = {name: pa.float64() for name in NUMBERS} | {name: pa.int64() for name in whole}
     if clock is not None:
         types["start"] = pa.timestamp("us", tz=clock.arrow_zone)
@@ -180,7 +182,7 @@ def described(
 ) -> list[dict[str, Any]]:
     """Each tick as readers of a service get it. With the hashes of the release chain the lists end
     with the last key that the tick shows; without, null stands for keys that are not public."""
-    said = []
+    ticks = []
     for place, (tick, numbers) in enumerate(zip(table.ticks.tolist(), table.numbers, strict=True)):
         one: dict[str, Any] = {"tick": tick}
         released = tick
@@ -197,8 +199,8 @@ def described(
             one["hash"] = hashes.get(released, b"").hex()
         if table.notes is not None and table.notes[place]:
             one["note"] = table.notes[place]
-        said.append(one)
-    return said
+        ticks.append(one)
+    return ticks
 
 
 def _plain(numbers: FloatArray) -> list[float | None]:
@@ -278,9 +280,9 @@ def round_table(table: ReleaseTable) -> ReleaseTable:
 def _scale(std: FloatArray) -> FloatArray:
     """10 to the number of decimals: one where the std has one digit before the point, none where it
     has more."""
-    known = np.isfinite(std) & (std > 0)
-    size = np.floor(np.log10(np.where(known, std, 1.0)))
-    return np.where(known, 10.0 ** np.clip(1 - size, 0, 15), 1e15)
+    noisy = np.isfinite(std) & (std > 0)
+    size = np.floor(np.log10(np.where(noisy, std, 1.0)))
+    return np.where(noisy, 10.0 ** np.clip(1 - size, 0, 15), 1e15)
 
 
 def describe_csv(

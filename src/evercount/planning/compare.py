@@ -388,12 +388,10 @@ def _candidates(
                 "optimal": horizon is None or horizon > LARGEST_OPTIMAL,
                 "direct": query.squared_value_sensitivity(budget.adjacency) is None,
             }
-            fit = [
-                name
-                for name in (ENDLESS if horizon is None else FACTORIZATIONS)
-                if not unfit.get(name)
-            ]
-            gaussian = ["direct"] if only_values else fit
+            all_gaussian = ENDLESS if horizon is None else FACTORIZATIONS
+            gaussian = [name for name in all_gaussian if not unfit.get(name)]
+            if only_values:
+                gaussian = ["direct"]
             names = (*gaussian, *names[:2])
     candidates = [(name, name, pure if is_pure_name(name) else budget) for name in names]
     if (

@@ -109,12 +109,12 @@ def shares_sentence(shares: dict[str, float]) -> str:
     if not shares:
         return ""
     less = {label: share for label, share in shares.items() if share < 1}
-    told = "others have this fraction of it: " + ", ".join(
+    others = "others have this fraction of it: " + ", ".join(
         f"{label} {share:.3g}" for label, share in less.items()
     )
     if len(less) > MOST_NAMED:
-        told = f"others have as little as {min(less.values()):.3g} of it"
-    return f"The table is about the number with the largest error; {told}."
+        others = f"others have as little as {min(less.values()):.3g} of it"
+    return f"The table is about the number with the largest error; {others}."
 
 
 _ENDLESS = (
@@ -244,8 +244,8 @@ class ViewPlan:
             name = f"{row.name} (chosen)" if row.chosen else row.name
             stds = [f"{row.stds[view]:,.2f}" for view in views]
             table.append([name, f"{row.delta:g}", *stds, f"{row.twice:.2f}"])
-        told = [self.reason, shares_sentence(self.shares)]
-        return "\n".join([*aligned(table, left=1), *filter(None, told)])
+        sentences = [self.reason, shares_sentence(self.shares)]
+        return "\n".join([*aligned(table, left=1), *filter(None, sentences)])
 
 
 def plan_views(
@@ -296,20 +296,20 @@ def plan_views(
     names = check_noise_for(query, named.values())
     query = query.for_views(names)
     query.check_budget(budget)
-    kept, engine = choose_noise(query, budget, horizon, factorization, names)
+    promise, engine = choose_noise(query, budget, horizon, factorization, names)
 
     def is_chosen(one: Candidate) -> bool:
-        return one.budget.pure == kept.pure and one.engine.name == engine.name
+        return one.budget.pure == promise.pure and one.engine.name == engine.name
 
-    found = candidates(query, budget, horizon, names, margin=math.inf)
+    rivals = candidates(query, budget, horizon, names, margin=math.inf)
     declared = factorization is not None and factorization != BEST
     if declared:
-        stds = view_stds(query, kept, horizon, engine, names)
-        others = tuple(one for one in found if not is_chosen(one))
-        found = (Candidate(kept, engine, stds), *others)
-    least = least_alone(query, budget, horizon, names, found)
+        stds = view_stds(query, promise, horizon, engine, names)
+        others = tuple(one for one in rivals if not is_chosen(one))
+        rivals = (Candidate(promise, engine, stds), *others)
+    least = least_alone(query, budget, horizon, names, rivals)
     rows = []
-    for one in found:
+    for one in rivals:
         if one.budget.pure:
             twice = 2 * budget.epsilon
         else:
@@ -323,6 +323,9 @@ def plan_views(
         )
     rows.sort(key=lambda row: (not row.chosen, row.score))
     enforced = enforced_by(query, None)
+    reason = _reason(rows, declared)
+    if horizon is None and rows[0].name == "blend":
+        reason += _ENDLESS
     return ViewPlan(
         repr(query),
         budget.epsilon,
@@ -330,7 +333,7 @@ def plan_views(
         horizon,
         guarantee_text(budget, enforced).sentence,
         counted_text(budget, enforced),
-        _reason(rows, declared) + (_ENDLESS if horizon is None and rows[0].name == "blend" else ""),
+        reason,
         rows,
         error_shares(query),
     )
@@ -510,7 +513,7 @@ def distances(
     if not budget.pure:
         one = budget.noise_multiplier() * math.sqrt(in_one_tick(query, budget))
     chosen = choose_noise(query, budget, horizon, None, names)
-    found = []
+    mechanisms = []
     engines = [choose_engine(query, budget, horizon, name, names) for name in own]
     registered = [
         Candidate(budget, each, view_stds(query, budget, horizon, each, names)) for each in engines
@@ -526,10 +529,10 @@ def distances(
             )
             above = ratio / best.least_score - 1
         same = (each.engine.name, each.budget.delta) == (chosen[1].name, chosen[0].delta)
-        found.append(
+        mechanisms.append(
             Distance(each.engine.name, each.budget.delta, each.stds, above, above_any, same)
         )
-    return sorted(found, key=lambda each: each.above), best, one
+    return sorted(mechanisms, key=lambda each: each.above), best, one
 
 
 def optimum_table(budget: Budget, horizon: int | None, views: Sequence[str], query: Query) -> str:
@@ -537,7 +540,7 @@ def optimum_table(budget: Budget, horizon: int | None, views: Sequence[str], que
     own: list[str] = []
     if not budget.pure:
         own = sorted(FACTORIZATIONS.keys() - set(BUILT_IN))
-    found, best, one = distances(budget, horizon, views, query, own)
+    mechanisms, best, one = distances(budget, horizon, views, query, own)
     anyhow = any_noise(budget, horizon, views, query)
     delta = f"{budget.delta:g}"
 
@@ -554,12 +557,12 @@ def optimum_table(budget: Budget, horizon: int | None, views: Sequence[str], que
         rows.append(
             row("best matrices found", delta, (one * error for error in best.errors), best.gap, gap)
         )
-    for each in found:
+    for each in mechanisms:
         name = f"{each.name} (chosen)" if each.chosen else each.name
         above = [each.above_any] if budget.pure else [each.above, each.above_any]
         rows.append(row(name, f"{each.delta:g}", each.stds, *above))
     empty = [math.nan] * len(heads)
-    told = [
+    notes = [
         (
             "least: certified for each view alone. above: of the certified least for the views "
             "together, at most."
@@ -571,5 +574,5 @@ def optimum_table(budget: Budget, horizon: int | None, views: Sequence[str], que
         )
     if anyhow is not None:
         rows.append(row("least of any noise", delta, anyhow.alone, *empty))
-        told.append("any noise: of any law, drawn without a look at the data; units in one tick.")
-    return "\n".join([*aligned(rows), *told])
+        notes.append("any noise: of any law, drawn without a look at the data; units in one tick.")
+    return "\n".join([*aligned(rows), *notes])
