@@ -113,6 +113,7 @@ def new_axes(width: float = 9.0, height: float = 4.5) -> Axes:
 
 
 def _png(figure: Any) -> bytes:
+    """Draw a figure as a PNG."""
     picture = BytesIO()
     figure.savefig(picture, format="png", dpi=100)
     return picture.getvalue()
@@ -134,9 +135,9 @@ def save(axes: Axes, target: str | Path) -> None:
         with matplotlib.rc_context({"path.simplify": False}):
             figure.savefig(str(target), dpi=150)
     except (OSError, ValueError) as error:
-        reason = (error.strerror if isinstance(error, OSError) else None) or str(error).partition(
-            "\n"
-        )[0]
+        reason = str(error).partition("\n")[0]
+        if isinstance(error, OSError) and error.strerror:
+            reason = error.strerror
         raise ParameterError(f"no chart can be written to {str(target)!r}: {reason}") from error
 
 
@@ -200,16 +201,7 @@ def band_plot(
     if times is None:
         axes.set_xlabel("tick")
     else:
-        from matplotlib import dates
-
-        untyped: Any = dates
-        if len(times) == 1:  # else the axis has years on both sides
-            day = np.timedelta64(1, "D")
-            axes.set_xlim(times[0] - day, times[0] + day)
-        locator = untyped.AutoDateLocator(tz=zone)
-        axes.xaxis.set_major_locator(locator)
-        axes.xaxis.set_major_formatter(untyped.ConciseDateFormatter(locator, tz=zone))
-        axes.set_xlabel(f"start of the tick ({zone or 'UTC'})")
+        _set_time_axis(axes, times, zone)
     axes.set_ylabel("published number")
     axes.set_title(title, fontsize=9, loc="left")
     if len(labels) > 1:
@@ -217,6 +209,20 @@ def band_plot(
     if isinstance(target, str | Path):
         save(axes, target)
     return axes
+
+
+def _set_time_axis(axes: Axes, times: TimeArray, zone: tzinfo | None) -> None:
+    """Label the x axis with the starts of ticks, by the clock of a zone."""
+    from matplotlib import dates
+
+    untyped: Any = dates
+    if len(times) == 1:  # else the axis has years on both sides
+        day = np.timedelta64(1, "D")
+        axes.set_xlim(times[0] - day, times[0] + day)
+    locator = untyped.AutoDateLocator(tz=zone)
+    axes.xaxis.set_major_locator(locator)
+    axes.xaxis.set_major_formatter(untyped.ConciseDateFormatter(locator, tz=zone))
+    axes.set_xlabel(f"start of the tick ({zone or 'UTC'})")
 
 
 def error_plot(

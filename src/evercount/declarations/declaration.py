@@ -185,6 +185,8 @@ class StreamDeclaration:
         return parse_length(self.wait, "wait")
 
     def _check_late(self, schedule: Schedule) -> None:
+        """Refuse a rule for late events that does not fit the schedule, or lacks its number of
+        ticks."""
         if (self.waits or self.late == "revise") and schedule.manual:
             raise ParameterError(
                 "a manual stream closes its ticks by hand, and its events have no times: no event "
@@ -197,6 +199,7 @@ class StreamDeclaration:
             )
 
     def _schedule_is(self, schedule: Schedule) -> None:
+        """Set the schedule, and the fields that say the same."""
         start = None
         if schedule.start is not None:
             start = format_utc(schedule.start)
@@ -255,6 +258,7 @@ class StreamDeclaration:
 
     @property
     def _default_views(self) -> tuple[str, ...]:
+        """The views that noise is chosen for where none are declared."""
         if self.schedule.manual or not self.has_views:
             return ()
         with suppress(ParameterError):

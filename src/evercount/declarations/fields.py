@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 def _summary(schema: dict[str, Any]) -> None:
-    """The HTTP API shows the first line of a docstring."""
+    """Keep the first line of a docstring, which the HTTP API shows."""
     if "description" in schema:
         schema["description"] = schema["description"].partition("\n")[0]
 
@@ -124,6 +124,7 @@ class QueryTable:
 
 
 def _members(value: Any) -> dict[str, Any]:
+    """Refuse what is not a table."""
     if not isinstance(value, dict):
         raise ValueError("not a table")  # the field's description says what it must be
     return value
@@ -261,6 +262,7 @@ class Columns:
 
     @model_serializer(mode="wrap")
     def _leave_out_empty(self, write: Any) -> dict[str, Any]:
+        """Write only the columns that are named."""
         return {name: column for name, column in write(self).items() if column}
 
 

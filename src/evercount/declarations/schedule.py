@@ -181,7 +181,7 @@ def parse_time(value: Any, zone: tzinfo, what: str) -> int:
 
 
 def _read_time(value: Any, zone: tzinfo, what: str) -> tuple[int, bool]:
-    """The first instant at which a clock of the zone shows the value, and whether it shows it
+    """Find the first instant at which a clock of the zone shows the value, and whether it shows it
     twice."""
     refusal = ParameterError(
         f"{what} {value!r:.80} is not a time: write ISO 8601, such as 2026-01-31T08:00 or "
@@ -216,6 +216,7 @@ def _read_time(value: Any, zone: tzinfo, what: str) -> tuple[int, bool]:
 
 
 def _moment(instant: int) -> datetime:
+    """Make a datetime in UTC of an instant."""
     return _EPOCH_UTC + timedelta(microseconds=int(instant))
 
 
@@ -326,8 +327,8 @@ class Schedule:
         return same and len({self.start, other.start} - {None}) < 2
 
     def _scan(self, until: int) -> tuple[Piece, ...]:
-        """Stretches of constant offset from two days before the start on: all that begin before an
-        instant, or more."""
+        """Find the stretches of constant offset from two days before the start on: all that begin
+        before an instant, or more."""
         years = min(1 << max(0, (until - self.begin) // YEAR).bit_length(), ZONE_YEARS)
         return _pieces(zone_named(self.zone), self.begin, years)
 
@@ -425,8 +426,9 @@ class Schedule:
 # an offset is looked up for every day: all schedules with one zone and start share them
 @lru_cache(maxsize=1024)
 def _pieces(zone: tzinfo, begin: int, years: int) -> tuple[Piece, ...]:
-    """The first ones of those of all `ZONE_YEARS`, whatever `years` is: the same days are looked
-    at."""
+    """Find the stretches of constant offset from two days before `begin` on, for at least `years`
+    years. They are the first ones of those of all `ZONE_YEARS`, whatever `years` is: the same days
+    are looked at."""
     day = UNITS["d"]
     # no wall time before the first year
     low = max(begin - 2 * day, microseconds(datetime(1, 1, 2)))
@@ -457,14 +459,15 @@ def _pieces(zone: tzinfo, begin: int, years: int) -> tuple[Piece, ...]:
 
 
 def _offset(zone: tzinfo, instant: int) -> int:
+    """Look up the offset of a zone at an instant, in microseconds."""
     shift = _moment(instant).astimezone(zone).utcoffset()
     assert shift is not None  # an aware datetime has an offset
     return shift // timedelta(microseconds=1)
 
 
 def _change(zone: tzinfo, low: int, high: int) -> int:
-    """The first whole second in (low, high] whose offset is not that of `low`; offsets change at
-    whole seconds."""
+    """Find the first whole second in (low, high] whose offset is not that of `low`; offsets change
+    at whole seconds."""
     before = _offset(zone, low)
     seconds = range(low // SECOND + 1, -(-high // SECOND))
     place = bisect_left(seconds, True, key=lambda second: _offset(zone, second * SECOND) != before)
@@ -472,8 +475,8 @@ def _change(zone: tzinfo, low: int, high: int) -> int:
 
 
 def _choose(value: str, bounds: Sequence[int], leaves: Sequence[str]) -> str:
-    """SQL: leaves[i] where i bounds are ≤ value; a balanced tree, so that a century costs eight
-    comparisons."""
+    """Write SQL for leaves[i] where i bounds are ≤ value: a balanced tree, so that a century costs
+    eight comparisons."""
     if not bounds:
         return leaves[0]
     middle = len(bounds) // 2

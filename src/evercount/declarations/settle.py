@@ -125,7 +125,7 @@ class Settled(StreamDeclaration):
 
 
 def _values(declaration: StreamDeclaration) -> dict[str, Any]:
-    """What `StreamDeclaration` takes."""
+    """List the arguments of `StreamDeclaration`."""
     return {one.name: vars(declaration)[one.name] for one in fields_of(declaration) if one.init}
 
 

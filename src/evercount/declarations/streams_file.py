@@ -93,6 +93,7 @@ def read_streams(path: Path) -> list[tuple[StreamDeclaration, FilePlaces]]:
 
 
 def _streams_of(text: str, path: str, folder: Path) -> list[tuple[StreamDeclaration, FilePlaces]]:
+    """Read the [[stream]] tables of a TOML text, each with the files that it names."""
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -122,7 +123,7 @@ def _streams_of(text: str, path: str, folder: Path) -> list[tuple[StreamDeclarat
 
 
 def _without_none(table: dict[str, Any]) -> dict[str, Any]:
-    """TOML has no null: a field that is not given is omitted."""
+    """Leave out fields that are not given: TOML has no null."""
     return {
         key: _without_none(value) if isinstance(value, dict) else value
         for key, value in table.items()

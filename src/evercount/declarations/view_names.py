@@ -260,13 +260,15 @@ def next_spans(
 
 
 def _width(name: str) -> int | None:
+    """The ticks that a view adds up; None for all so far, quantiles, and days and weeks, whose
+    ticks vary."""
     if QUANTILE.fullmatch(name) or name in DAYS:
         return None
     return view_width(name)
 
 
 def _begin(name: str, schedule: Schedule, tick: int) -> int:
-    """The tick after which the first span begins that ends with `tick` or later."""
+    """Find the tick after which the first span begins that ends with `tick` or later."""
     if name in DAYS:
         return _first_tick_of_period(schedule, tick, DAYS[name]) - 1
     width = _width(name)

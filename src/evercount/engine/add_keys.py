@@ -20,7 +20,13 @@ import numpy as np
 from evercount._validate import FloatArray, IntArray
 from evercount.engine.build import squared_norm
 from evercount.engine.error_model import JoinedCells
-from evercount.engine.state import Advanced, Rows, StreamParameters, StreamState, postprocessed
+from evercount.engine.state import (
+    Advanced,
+    PublishedRows,
+    StreamParameters,
+    StreamState,
+    postprocessed,
+)
 from evercount.engine.stream_facts import StreamFacts
 from evercount.engine.stream_snapshot import dump_stream, load_stream
 from evercount.engine.take_views import evidence_at
@@ -70,7 +76,7 @@ def advance_keys(
     values, sums = (_padded([row[side] for row in published], len(labels)) for side in (0, 1))
     values, _ = postprocessed(parameters.postprocess, values, None)
     after = replace(state, tick=state.tick + len(ticks), totals=totals, encoder=table)
-    return Rows(values, sums, labels), after
+    return PublishedRows(values, sums, labels), after
 
 
 def _advance_own_ticks(
@@ -109,10 +115,11 @@ def _advance_own_ticks(
         last = replace(encoder, pending=())
     published, _ = postprocessed(parameters.postprocess, values, None)
     after = replace(state, tick=state.tick + len(released), encoder=last)
-    return Rows(published, sums, [*RESERVED, *keys]), after
+    return PublishedRows(published, sums, [*RESERVED, *keys]), after
 
 
 def _by_name(parameters: StreamParameters) -> tuple[NamedNoise, Thresholds]:
+    """Take the noise by name and the thresholds of a stream whose keys are discovered."""
     noise = parameters.noise.stream
     thresholds = parameters.thresholds
     assert isinstance(noise, NamedNoise)
@@ -128,7 +135,7 @@ def _block(
     ticks: tuple[Any, ...],
     table: KeyCounts,
 ) -> tuple[list[Published], KeyCounts]:
-    """Some ticks after tick `before`: what they publish, and the counts after them."""
+    """Release some ticks after tick `before`; return what they publish, and the counts then."""
     noise, thresholds = _by_name(parameters)
     drawn = noise.rows(before + 1, len(ticks))
     columns = _columns(noise, table, np.empty(0, np.int64))
@@ -167,13 +174,13 @@ def _discover(
 
 
 def _columns(noise: NamedNoise, table: KeyCounts, earlier: IntArray) -> IntArray:
-    """The columns of noise of the counted keys; those of the first ones are `earlier`."""
+    """Find the columns of noise of the counted keys; those of the first ones are `earlier`."""
     fresh = [noise.place[key] for key in table.keys[len(earlier) :] if key in noise.place]
     return np.concatenate([earlier, np.asarray(fresh, np.int64)])
 
 
 def _padded(rows: list[FloatArray], width: int) -> FloatArray:
-    """One row for each tick; NaN where a key was not public yet."""
+    """Stack one row for each tick; NaN where a key was not public yet."""
     out = np.full((len(rows), width), np.nan)
     for number, row in enumerate(rows):
         out[number, : len(row)] = row
@@ -216,7 +223,8 @@ def add_keys(
 
 
 def _in_rows(key: Any) -> str:
-    """A key as `Rows` lists it: what else has a label, such as a total, is none of these."""
+    """Write a key as `queries.base.Rows` lists it: what else has a label, such as a total, is none
+    of these."""
     if isinstance(key, tuple):
         return path_key(list(map(str, key)))
     return str(key)

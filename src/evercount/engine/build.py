@@ -151,7 +151,7 @@ def choose_engine(
 def _own(
     budget: Budget, horizon: int | None, given: Factorization | Mapping[str, Any]
 ) -> Factorization:
-    """A factorization that is given as an object, or as the matrices of a snapshot.
+    """Check a factorization that is given as an object, or as the matrices of a snapshot.
 
     **Guarantee.** Nothing but `TRUSTED` classes themselves is taken at its word. Test:
     tests/engine/test_own_factorization.py::test_claims_are_not_trusted.
@@ -174,8 +174,7 @@ def _own(
 def _blend(
     query: Query, budget: Budget, horizon: int | None, name: Spec, views: Names
 ) -> Blend | TappedBlend:
-    """The blend of stored numbers, or one that is fitted to the views and to the ticks that a unit
-    touches."""
+    """Make the blend of stored numbers, or fit one to the views and the ticks that a unit fills."""
     check_blend(budget)
     if not isinstance(name, str):
         if name.get("name") != "blend":
@@ -205,7 +204,7 @@ def check_blend(budget: Budget) -> None:
 def _terrace(
     query: Query, budget: Budget, horizon: int | None, name: Spec, views: Names
 ) -> Terrace:
-    """The terrace of stored numbers, or one that is fitted to the views."""
+    """Make the terrace of stored numbers, or fit one to the views."""
     if not budget.pure:
         raise ParameterError("'terrace' is Laplace noise: it needs delta=0")
     rate = (

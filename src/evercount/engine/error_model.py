@@ -220,7 +220,7 @@ class ErrorModel:
         return self._worst_of(blocks, last)
 
     def _worst_of(self, blocks: int, last: int) -> IntArray:
-        """The worst ticks, where those of so many blocks are known."""
+        """Find the worst ticks, from those of so many full blocks on."""
         rest = np.arange(blocks * BLOCK + 1, last + 1)
         ticks = rest
         if blocks:

@@ -159,6 +159,8 @@ def check_named_noise(
 def _least_error(
     query: Query, budget: Budget, horizon: int | None, views: Names, margin: float
 ) -> Choice:
+    """Choose the candidate of least error; Gaussian noise where it is within `margin` of Laplace
+    noise."""
     rivals = candidates(query, budget, horizon, views, margin)
     if not rivals:
         return budget, choose_engine(query, budget, horizon, None, views)
@@ -234,6 +236,7 @@ def _gaussian_is_beaten(
 def _engine(
     query: Query, own: Budget, horizon: int | None, name: str | None, views: Names
 ) -> Factorization:
+    """Choose the factorization of a candidate; once, as it may have to be fitted."""
     return choose_engine(query, own, horizon, name, views)
 
 
@@ -241,7 +244,7 @@ def _engine(
 def _view_std(
     query: Query, own: Budget, horizon: int | None, name: str | None, views: Names, view: str
 ) -> float:
-    """The worst std of one view; computed once, whatever it is compared with."""
+    """Compute the worst std of one view; once, whatever it is compared with."""
     engine = _engine(query, own, horizon, name, views)
     return view_stds(query, own, horizon, engine, [view])[0]
 
@@ -284,7 +287,7 @@ def in_one_tick(query: Query, budget: Budget) -> float:
 def _names(
     query: Query, own: Budget, horizon: int | None, widths: list[int | None]
 ) -> list[str | None]:
-    """The candidates by name; None stands for the default of running totals."""
+    """List the candidates by name; None stands for the default of running totals."""
     if widths == [1]:
         return ["fresh"]  # the least error for one tick that any noise has
     if query.publishing.weights is not None:

@@ -343,6 +343,7 @@ class Releases(Exports, Generic[V_co]):
         )
 
     def _symmetric(self, level: float) -> FloatArray:
+        """Half the width of each interval that reaches as far on both sides."""
         ticks = self.ticks
         ends: int | list[list[int]] = 0
         if self._looks_back:
@@ -373,6 +374,7 @@ class Releases(Exports, Generic[V_co]):
         return "monotone" in self.postprocessed
 
     def _squeeze(self, array: FloatArray) -> FloatArray:
+        """Take the only column out of an array of a query with one number."""
         if self.query.single:
             return array[:, 0]
         return array

@@ -289,8 +289,8 @@ class ReleaseTable(Exports, Sequence[Any]):
         return next(iter(self[index : index + 1 or None]))
 
     def _rows(self, index: slice) -> ReleaseTable:
-        """The table of some rows. A negative step turns both ticks and cells around, and with them
-        the rows."""
+        """Make the table of some rows. A negative step turns both ticks and cells around, and with
+        them the rows."""
         row, cell = np.nonzero(~np.isnan(self.numbers[:, 0]))
         chosen = np.arange(len(row))[index]
         numbers = np.full_like(self.numbers, np.nan)
@@ -402,7 +402,7 @@ class ReleaseTable(Exports, Sequence[Any]):
 
 
 def _in_time(table: ReleaseTable) -> ReleaseTable:
-    """A table as charts read it, from the first tick to the last."""
+    """Turn a table into the order that charts read, from the first tick to the last."""
     if len(table.ticks) > 1 and table.ticks[0] > table.ticks[-1]:
         return table[::-1]
     return table

@@ -77,7 +77,7 @@ def fingerprint(events: Any) -> str:
 
 
 def _canonical(value: Any) -> Any:
-    """The same JSON for the same events, in any process."""
+    """Make the same JSON of the same events, in any process."""
     if value is None or isinstance(value, str | bool | int | float):
         return value
     if isinstance(value, np.ndarray | np.generic):

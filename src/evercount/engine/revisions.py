@@ -276,7 +276,7 @@ class DayErrors(ErrorModel):
         )
 
     def _over(self, by_lag: FloatArray, earlier: IntArray, later: IntArray) -> FloatArray:
-        """Σ over the days of each span of what each has by its lag, as a column."""
+        """Add up over the days of each span what each has by its lag, as a column."""
         first, days = _days_of(earlier, later)
         sums = np.concatenate([[0.0], np.cumsum(by_lag.reshape(-1)[self.lag_of(days)])])
         return np.asarray(sums[later - first] - sums[earlier - first])[:, np.newaxis]

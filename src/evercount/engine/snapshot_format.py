@@ -21,11 +21,12 @@ from typing import IO, Any
 
 import numpy as np
 
+from evercount._validate import AnyArray
 from evercount.engine.retries import SCALARS
 from evercount.errors import SnapshotError
 
-# frozen: snapshots of every version before begin with it and have this layout; a change of the
-# format needs a new VERSION, and a reader for the one before
+# The format is frozen: every snapshot that was ever written begins with MAGIC and has this layout.
+# A change needs a new VERSION, and a reader for the one before.
 MAGIC = b"evercount snapshot\n"
 VERSION = 1
 DIGEST_BYTES = 32
@@ -41,7 +42,7 @@ DTYPES = ("<i8", "<f8", ">i8", ">f8", "|u1")
 
 
 def pack(tree: Mapping[str, Any]) -> bytes:
-    """One blob that `unpack` takes apart again."""
+    """Pack a tree into one blob, which `unpack` takes apart again."""
     file = io.BytesIO()
     write(tree, file)
     return file.getvalue()
@@ -58,7 +59,9 @@ def write(tree: Mapping[str, Any], file: IO[bytes]) -> None:
     digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
     # most of a snapshot is the noise's state, random bits: looking for repetitions in it takes time
     # and finds none
-    level = 0 if sum(map(len, parts)) < SMALL_BODY else 1
+    level = 1
+    if sum(map(len, parts)) < SMALL_BODY:
+        level = 0
     squeeze = zlib.compressobj(level, strategy=zlib.Z_HUFFMAN_ONLY)
 
     def put(piece: bytes) -> None:
@@ -76,6 +79,7 @@ def write(tree: Mapping[str, Any], file: IO[bytes]) -> None:
 
 
 def unpack(blob: bytes) -> dict[str, Any]:
+    """Take a blob of `pack` apart; refuse one that is foreign, corrupt, truncated or too large."""
     if not isinstance(blob, bytes | bytearray | memoryview):
         raise SnapshotError(f"a snapshot is bytes, got {type(blob).__name__}")
     blob = bytes(blob)
@@ -108,18 +112,21 @@ def unpack(blob: bytes) -> dict[str, Any]:
 
 
 def _without_blocks(value: Any, blocks: list[bytes | memoryview]) -> Any:
-    """The tree as JSON; arrays and bytes go to `blocks`."""
+    """Turn a tree into JSON; append its arrays and bytes to `blocks`."""
     if isinstance(value, Mapping):
         packed = {key: _without_blocks(item, blocks) for key, item in value.items()}
         if any(str(key).startswith("$") for key in value):
             return {"$map": packed}
         return packed
-    if isinstance(value, list | tuple):
-        if _has_blocks(value):
-            return [_without_blocks(item, blocks) for item in value]
-        return value
-    if not isinstance(value, np.ndarray | bytes):
-        return value
+    if isinstance(value, list | tuple) and _has_blocks(value):
+        return [_without_blocks(item, blocks) for item in value]
+    if isinstance(value, np.ndarray | bytes):
+        return _to_block(value, blocks)
+    return value
+
+
+def _to_block(value: AnyArray | bytes, blocks: list[bytes | memoryview]) -> dict[str, Any]:
+    """Append an array or bytes to the blocks, and say in JSON where they are."""
     offset = sum(map(len, blocks))
     if isinstance(value, bytes):
         blocks.append(value)
@@ -135,10 +142,9 @@ def _has_blocks(items: list[Any] | tuple[Any, ...]) -> bool:
 
 
 def _with_blocks(value: Any, content: bytes, start: int) -> Any:
-    if isinstance(value, list):
-        if _has_blocks(value):
-            return [_with_blocks(item, content, start) for item in value]
-        return value
+    """Turn JSON into a tree, with the arrays and bytes of the blocks, which begin at `start`."""
+    if isinstance(value, list) and _has_blocks(value):
+        return [_with_blocks(item, content, start) for item in value]
     if not isinstance(value, dict):
         return value
     if "$array" in value:

@@ -113,7 +113,7 @@ class StreamParameters:
             "joined": [list(one) for one in self.errors.joined],
         }
 
-    def releases(self, first_tick: int, rows: Rows, counting: Counting | None) -> Releases:
+    def releases(self, first_tick: int, rows: PublishedRows, counting: Counting | None) -> Releases:
         sentence = guarantee_sentence(self.budget, enforced_by(self.query, counting), self.replay)
         rows.values.flags.writeable = False  # what is published stays as it is
         return Releases(
@@ -122,7 +122,7 @@ class StreamParameters:
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class PublishedRows:
     """Published numbers, shape (ticks, outputs), and the noisy sums behind them where their errors
     need these. Where keys are discovered, `labels` are those of all these ticks, and numbers that a
     tick does not publish are NaN."""
@@ -166,7 +166,7 @@ class StreamState:
         return replace(self, last_users={})
 
 
-Advanced = tuple[Rows, StreamState]  # what ticks publish, and the stream after them
+Advanced = tuple[PublishedRows, StreamState]  # what ticks publish, and the stream after them
 
 
 def advance(
@@ -183,13 +183,14 @@ def advance(
         values[start : start + size] = rows.values
         if rows.sums is not None:
             sums.append(rows.sums)
-    rows = Rows(values, np.concatenate(sums) if sums else None)
+    rows = PublishedRows(values, np.concatenate(sums) if sums else None)
     return rows, replace(state, encoder=encoder)
 
 
 def _advance_block(
     parameters: StreamParameters, state: StreamState, increments: IntArray
 ) -> Advanced:
+    """Release some ticks at once: add noise to the running sums, decode and post-process them."""
     query = parameters.query
     noise = parameters.noise.stream
     sums, totals = _running_sums(state, increments, query.lags)
@@ -206,8 +207,8 @@ def _advance_block(
         published[:, list(state.hidden)] = np.nan
     after = replace(state, tick=state.tick + len(increments), totals=totals, highest=highest)
     if query.publishing.kept is None:
-        return Rows(published, None), after
-    return Rows(published, noisy), after
+        return PublishedRows(published, None), after
+    return PublishedRows(published, noisy), after
 
 
 def _running_sums(
@@ -232,6 +233,7 @@ def _running_sums(
 
 
 def _size(numbers: RunningSums) -> int:
+    """The largest of some numbers, in size; 0 of none."""
     if numbers.size:
         return max(int(numbers.max()), -int(numbers.min()))
     return 0

@@ -144,6 +144,7 @@ class Stream(GrowingStream[V_co]):
             spend_for(self, ledger, secret)
 
     def _open(self, parameters: StreamParameters, state: StreamState, *, restored: bool) -> None:
+        """Become the stream of these parameters in this state, and the owner of its noise."""
         self._parameters = parameters
         self._state = state
         if parameters.thresholds is None:
@@ -246,7 +247,8 @@ class Stream(GrowingStream[V_co]):
         return releases
 
     def _capped(self, ticks: Sequence[Any], users: Users | None, counting: Counting) -> CappedTicks:
-        """The next ticks without events beyond the caps of users, where the stream sees to them."""
+        """Drop the events of the next ticks beyond the caps of users, where the stream sees to
+        them."""
         caps = self._parameters.user_caps
         if caps is None or not (
             counting == "named" or (counting == "by query" and caps.caps != Caps())
@@ -257,7 +259,7 @@ class Stream(GrowingStream[V_co]):
         return caps.cap(ticks, users, self.tick + 1, self._state.users)
 
     def _account(self, named: bool, capped: Capped) -> Counting:
-        """How the next ticks account for users, as all ticks before did."""
+        """Say how the next ticks account for users: as all ticks before did."""
         before = None
         if self._state.tick:
             before = self._state.counting

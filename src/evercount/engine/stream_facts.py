@@ -20,7 +20,7 @@ from evercount.engine.release import Releases
 from evercount.engine.release_table import Exports
 from evercount.engine.simulated_noise import noise_paths
 from evercount.engine.state import (
-    Rows,
+    PublishedRows,
     StreamParameters,
     StreamState,
     enforced_by,
@@ -270,7 +270,9 @@ class StreamFacts(NoiseOwner, Generic[V_co]):
                 f"published numbers of released ticks have the shape (ticks, {outputs})"
             )
         if self.thresholds is None:
-            return self._parameters.releases(first_tick, Rows(rows, None), self._state.counting)
+            return self._parameters.releases(
+                first_tick, PublishedRows(rows, None), self._state.counting
+            )
         tested = discovery_ticks(np.arange(first_tick, first_tick + len(rows)), self.thresholds)
         if np.any((tested > 0) & (tested < first_tick)):
             raise ParameterError(
@@ -281,7 +283,7 @@ class StreamFacts(NoiseOwner, Generic[V_co]):
         )
         evidence[:, : self.query.outputs] = 0.0
         return self._parameters.releases(
-            first_tick, Rows(rows, evidence, names), self._state.counting
+            first_tick, PublishedRows(rows, evidence, names), self._state.counting
         )
 
     def _repr_html_(self) -> str:

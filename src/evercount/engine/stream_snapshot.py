@@ -12,7 +12,8 @@ import numpy as np
 from evercount.engine.build_parameters import build_parameters
 from evercount.engine.error_model import JoinedCells
 from evercount.engine.retries import TickDigest
-from evercount.engine.state import Counting, Rows, StreamParameters, StreamState
+from evercount.engine.state import Counting, PublishedRows, StreamParameters, StreamState
+from evercount.engine.tick_release import Release
 from evercount.engine.user_counting import PeriodOf
 from evercount.errors import EvercountError, SnapshotError
 from evercount.privacy import Budget, TimeRange
@@ -67,6 +68,7 @@ def load_stream(
 def _load(
     data: Mapping[str, Any], period_of: PeriodOf | None
 ) -> tuple[StreamParameters, StreamState]:
+    """Build the parameters and the state that a snapshot holds, with all checks."""
     query = build_query(data["query"]["name"], data["query"]["parameters"])
     if data["noise"]["name"] != "exact":
         raise SnapshotError(
@@ -86,6 +88,15 @@ def _load(
             for name in ("horizon", "factorization", "postprocess", "views", "revise_for")
         },
     )
+    state = _load_state(data, parameters)
+    if data["last"] is None:
+        return parameters, state
+    digest = TickDigest(digest=data["last"]["digest"])
+    return parameters, replace(state, last=(digest, _load_last(data["last"], parameters, state)))
+
+
+def _load_state(data: Mapping[str, Any], parameters: StreamParameters) -> StreamState:
+    """Read what changes from tick to tick, and check that it belongs to these parameters."""
     query = parameters.query
     tick = data["tick"]
     totals = data["totals"]
@@ -99,7 +110,7 @@ def _load(
     if counting not in get_args(Counting) and (counting is not None or tick):
         raise SnapshotError("the snapshot does not say how its ticks account for users")
     encoder = None if data["encoder"] is None else query.load_state(data["encoder"])
-    state = StreamState(
+    return StreamState(
         tick,
         totals,
         encoder,
@@ -108,9 +119,13 @@ def _load(
         counting=counting,
         hidden=tuple(map(index, data["hidden"])),
     )
-    last = data["last"]
-    if last is None:
-        return parameters, state
+
+
+def _load_last(
+    last: Mapping[str, Any], parameters: StreamParameters, state: StreamState
+) -> Release[Any]:
+    """Make the last release again, which a retry reads back."""
+    query = parameters.query
     values = np.asarray(last["values"], dtype=np.float64)[np.newaxis]
     sums = None
     if last["sums"] is not None:
@@ -119,6 +134,5 @@ def _load(
         labels = query.labels
     else:
         labels = query.discovery.labels_now(state.encoder)
-    rows = Rows(values, sums, labels if parameters.thresholds else None)
-    release = parameters.releases(tick, rows, counting)[0]
-    return parameters, replace(state, last=(TickDigest(digest=last["digest"]), release))
+    rows = PublishedRows(values, sums, labels if parameters.thresholds else None)
+    return parameters.releases(state.tick, rows, state.counting)[0]

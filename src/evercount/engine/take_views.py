@@ -327,7 +327,7 @@ def combination(
 def _numbers(
     changes: KeyChanges, columns: dict[str, int], cells: tuple[Parts, ...]
 ) -> tuple[FloatArray, Part]:
-    """Values of cells, and what they are made of, each (spans, cells)."""
+    """Compute the values of cells, and what they are made of, each (spans, cells)."""
     values, norms, rounding = (np.empty((len(changes.change), len(cells))) for _ in range(3))
     for place, parts in enumerate(cells):
         used, weights = combination(changes, columns, parts)

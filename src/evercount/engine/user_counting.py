@@ -150,6 +150,7 @@ class DayCaps(UserCaps):
 
 
 def day_user(day: int, user: str) -> str:
+    """Name a user on a day, as caps of a revised stream are kept day by day."""
     if isinstance(user, str) and user:
         return f"{day} {user}"
     return user
@@ -159,13 +160,14 @@ T = TypeVar("T")
 
 
 def users_after(users: Mapping[str, T], tick: int, lags: int) -> dict[str, T]:
-    """The users of days that are revised after `tick`."""
+    """Keep the users of days that are revised after `tick`."""
     return {
         name: used for name, used in users.items() if int(name.partition(" ")[0]) + lags - 1 > tick
     }
 
 
 def _counted_periods(budget: Budget) -> PeriodOf:
+    """Count periods of as many ticks as the budget says; a calendar needs a schedule."""
     if budget.period is None:
         return lambda tick: 0
     if isinstance(budget.period, str):
@@ -178,6 +180,7 @@ def _counted_periods(budget: Budget) -> PeriodOf:
 
 
 def check_users(ticks: Sequence[Any], users: Sequence[Any]) -> None:
+    """Refuse users that are not named tick by tick."""
     if len(ticks) != len(users) or any(isinstance(people, str | bytes) for people in users):
         raise InputError(
             f"users name the users of each of the {len(ticks)} ticks: a sequence of strings for "

@@ -236,6 +236,7 @@ class View(Exports):
         return self.name
 
     def _places(self, cells: Sequence[str]) -> list[int]:
+        """Find the columns of cells by their labels."""
         places = {label: place for place, label in enumerate(self.cells)}
         for cell in cells:
             if not isinstance(cell, str) or cell not in places:
@@ -246,6 +247,7 @@ class View(Exports):
         return [places[cell] for cell in cells]
 
     def _outputs(self, places: list[int]) -> list[int]:
+        """Find the outputs of the query that these columns show."""
         labels = list(self._errors.query.labels)
         try:
             return [labels.index(self.cells[place]) for place in places]
@@ -387,7 +389,7 @@ def _errors_at(errors: ErrorModel, ticks: IntArray) -> FloatArray:
 
 
 def _add(one: FloatArray, other: FloatArray) -> FloatArray:
-    """Numbers and errors of sums of independent numbers."""
+    """Add up numbers and errors of independent numbers."""
     return np.concatenate([one[:4] + other[:4], np.maximum(one[4:], other[4:])])
 
 

@@ -34,7 +34,7 @@ MEDIA_TYPES: dict[str, str] = {
 }
 
 
-class Clock(Protocol):
+class ZoneClock(Protocol):
     """What shows the starts of ticks: a `Schedule`."""
 
     @property
@@ -44,7 +44,11 @@ class Clock(Protocol):
 
 
 def table_texts(
-    kind: Kind, tables: Iterable[ReleaseTable], clock: Clock | None = None, *, header: bool = True
+    kind: Kind,
+    tables: Iterable[ReleaseTable],
+    clock: ZoneClock | None = None,
+    *,
+    header: bool = True,
 ) -> Iterator[str]:
     """CSV, JSON lines or one array of JSON, piece by piece. Starts are texts with the offset of the
     clock's zone. A CSV begins with its header, unless an earlier piece has it; labels of cells and
@@ -84,7 +88,7 @@ def write_tables(
     kind: Kind,
     file: IO[bytes],
     tables: Iterable[ReleaseTable],
-    clock: Clock | None,
+    clock: ZoneClock | None,
     metadata: Mapping[str, str],
     *,
     header: bool = True,
@@ -101,7 +105,7 @@ def write_tables(
 def write_parquet(
     file: IO[bytes] | str,
     tables: Iterable[ReleaseTable],
-    clock: Clock | None,
+    clock: ZoneClock | None,
     metadata: Mapping[str, str],
     old: Path | None = None,
 ) -> None:
@@ -125,7 +129,11 @@ def write_parquet(
 
 
 def arrow_schema(
-    table: ReleaseTable, clock: Clock | None, metadata: Mapping[str, str], *, texts: bool = False
+    table: ReleaseTable,
+    clock: ZoneClock | None,
+    metadata: Mapping[str, str],
+    *,
+    texts: bool = False,
 ) -> Any:
     """The types of a table's columns; without a clock its starts are whole numbers, or `texts`."""
     pa, _ = parquet_modules()
@@ -204,7 +212,7 @@ def described(
 
 
 def _plain(numbers: FloatArray) -> list[float | None]:
-    """Numbers as JSON has them, null for NaN."""
+    """Write numbers as JSON has them, null for NaN."""
     return [None if number != number else number for number in numbers.tolist()]
 
 

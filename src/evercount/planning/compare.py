@@ -334,7 +334,7 @@ def compared_ticks(horizon: int | None, ticks: int | None) -> int:
 
 
 def _suspects(model: ErrorModel, span: int) -> IntArray:
-    """Ticks next to a grid at which the std may be the largest."""
+    """List ticks next to a grid at which the std may be the largest."""
     engine = model.factorization
     candidates = [*range(1, 17), *tick_grid(span).tolist(), span]
     if isinstance(engine, PureFactorization):
@@ -345,6 +345,7 @@ def _suspects(model: ErrorModel, span: int) -> IntArray:
 
 
 def _largest_output(model: ErrorModel, ticks: IntArray) -> FloatArray:
+    """The std of the output that has the largest, at each tick."""
     return np.asarray(model.std(ticks).max(axis=1))
 
 

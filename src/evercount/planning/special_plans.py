@@ -117,7 +117,7 @@ def plan_sparse_count(
 def _plain_counters(
     budget: Budget, horizon: int | None, ticks: int, names: tuple[str, ...] | None
 ) -> dict[str, float]:
-    """Simultaneous bounds over these ticks of the counters without partition."""
+    """Bound the errors of the counters without partition, over these ticks together."""
     if not budget.pure:
         compared = plan(budget, horizon, names=names, ticks=ticks if horizon is None else None)
         return {row.name: row.simultaneous for row in compared.rows}
