@@ -31,7 +31,8 @@ from evercount.queries import Query, build_query
 
 if TYPE_CHECKING:
     from evercount.planning.compare import Plan, Row
-    from evercount.planning.special_plans import DiscoveryPlan, SparseComparison
+    from evercount.planning.compare_sparse import SparseComparison
+    from evercount.planning.discovery_plan import DiscoveryPlan
 
 WIDTH = 80  # characters of a terminal line that everybody has
 
@@ -109,7 +110,8 @@ def plan(
     from evercount.declarations.unit_periods import with_period_ticks
     from evercount.declarations.view_names import noise_views
     from evercount.planning.compare import plan as make_plan
-    from evercount.planning.special_plans import measure_resources, plan_sparse_count
+    from evercount.planning.compare_sparse import plan_sparse_count
+    from evercount.planning.resources import measure_resources
 
     parameters = parse_parameters(parameter)
     asked = None if query == "sparse-count" else build_query(query, parameters)
@@ -149,7 +151,7 @@ def plan(
         views = {name: noise_views([name], schedule)[0] for name in view}
         _print_views(budget, length, views, asked, json_output, count)
         if optimal:
-            from evercount.planning.plan_views import optimum_table
+            from evercount.planning.distances import optimum_table
 
             with shown_if_long("computing the optimum"):
                 table = optimum_table(budget, length, tuple(views.values()), asked)
@@ -190,7 +192,7 @@ def _discovery(
     counts: list[int] | None,
     views: tuple[str, ...] = (),
 ) -> DiscoveryPlan | None:
-    from evercount.planning.special_plans import plan_discovery
+    from evercount.planning.discovery_plan import plan_discovery
 
     found = plan_discovery(budget, horizon, query, counts or (), views=views)
     if counts and found is None:
@@ -219,7 +221,7 @@ def _number(value: float, places: int) -> str:
 
 
 def _print_table(comparison: Plan) -> None:
-    from evercount.planning.plan_views import shares_sentence
+    from evercount.planning.output_errors import shares_sentence
 
     horizon = "no horizon" if comparison.horizon is None else f"horizon {comparison.horizon}"
     bound = (
@@ -336,7 +338,7 @@ def _print_views(
 
 
 def _print_discovery(discovery: DiscoveryPlan) -> None:
-    from evercount.planning.special_plans import CHANCES
+    from evercount.planning.discovery_plan import CHANCES
 
     typer.echo(f"when a key becomes public ({discovery.factorization})")
     chances = [f"{chance * 100:g} % see" for chance in CHANCES]

@@ -13,9 +13,9 @@ from evercount.declarations.schedule import SECOND, UNITS
 from evercount.declarations.settle import Settled, settle
 from evercount.declarations.view_names import DAYS, TickMark, most_ticks, noise_views, view_spans
 from evercount.engine.build import PER_TICK, RUNNING, view_width
+from evercount.engine.carried_totals import CarriedTotals
 from evercount.engine.noise_choice import BEST, kept_budget
 from evercount.engine.state import enforced_by
-from evercount.engine.views import CarriedTotals
 from evercount.engine.worst_errors import REFERENCE_TICKS, worst_std
 from evercount.privacy import GuaranteeText, counted_text, guarantee_text
 from evercount.privacy.guarantee_text import tick_word

@@ -20,6 +20,7 @@ import numpy as np
 from evercount._validate import FloatArray, IntArray
 from evercount.engine.build import squared_norm
 from evercount.engine.error_model import JoinedCells
+from evercount.engine.key_views import evidence_at
 from evercount.engine.state import (
     Advanced,
     PublishedRows,
@@ -29,7 +30,6 @@ from evercount.engine.state import (
 )
 from evercount.engine.stream_facts import StreamFacts
 from evercount.engine.stream_snapshot import dump_stream, load_stream
-from evercount.engine.take_views import evidence_at
 from evercount.errors import ParameterError
 from evercount.mechanisms.composed_noise import NamedNoise
 from evercount.mechanisms.noise_stream import join_cells

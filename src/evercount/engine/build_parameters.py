@@ -10,11 +10,11 @@ from typing import Any
 
 from evercount._validate import check_kind, check_whole
 from evercount.engine.build import RUNNING, Spec, check_postprocess, make_noise, noise_declaration
+from evercount.engine.cell_range import CellRange
 from evercount.engine.error_model import ErrorModel, JoinedCells
 from evercount.engine.noise_choice import BEST, check_noise_for, choose_noise
 from evercount.engine.revisions import (
     MOST_LAGS,
-    CellRange,
     RevisedErrors,
     Revisions,
     check_revised,

@@ -25,10 +25,7 @@ from evercount.engine.build import (
     full_ticks,
     view_weighting,
 )
-from evercount.engine.weighted_errors import (
-    check_decays,
-    check_weighted,
-)
+from evercount.engine.weighted_errors import check_decays, check_weighted
 from evercount.engine.worst_errors import REFERENCE_TICKS, view_stds
 from evercount.errors import ParameterError, TooLarge
 from evercount.factorizations import Factorization

@@ -1,5 +1,4 @@
-"""Streams made of a query: of some of its cells, for shards, and of days that are published again
-as late events come.
+"""Days that are published again as late events come.
 
 Revisions are what epidemiologists call a reporting triangle. A tick has a day of its own; an event
 that comes ℓ ticks after its day has lag ℓ. After tick t the numbers of the days t, t−1, …, t−R are
@@ -17,39 +16,24 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from evercount._validate import FloatArray, IntArray, check_whole
+from evercount._validate import FloatArray, IntArray
 from evercount.bounds.tails import equal_numbers
+from evercount.engine.derived_query import SensitivityOfQuery
 from evercount.engine.error_model import CellStd, ErrorModel
 from evercount.engine.release import Releases
 from evercount.engine.release_table import ReleaseTable
-from evercount.engine.take_views import Spans, ValuesAt, view_of
-from evercount.engine.views import View
+from evercount.engine.take_views import ValuesAt, view_of
+from evercount.engine.views import Spans, View
 from evercount.errors import InputError, ParameterError
 from evercount.factorizations.laplace_trees import PureFactorization
-from evercount.privacy import Adjacency, Budget
+from evercount.privacy import Budget
 from evercount.queries.base import Query
 from evercount.queries.publishing import CellErrors, Publishing
 
 MOST_LAGS = 1000  # lags of one day: each is a number that every tick publishes for every cell
 
 
-class _Derived(Query[FloatArray]):
-    """What both take over from the query that they are made of."""
-
-    query: Query
-
-    @property
-    def grid(self) -> float:
-        return self.query.grid
-
-    def squared_sensitivity(self, adjacency: Adjacency) -> float:
-        return self.query.squared_sensitivity(adjacency)
-
-    def l1_sensitivity(self, adjacency: Adjacency) -> float:
-        return self.query.l1_sensitivity(adjacency)
-
-
-class Revisions(_Derived):
+class Revisions(SensitivityOfQuery, Query[FloatArray]):
     """The running sums of each of the last `lags` days, by cell.
 
     Cell ℓ·C + c is cell c of the query (C of them) for the day that is ℓ ticks ago. As events, a
@@ -157,67 +141,6 @@ def check_revised(query: Query) -> None:
             f"late = 'revise': {query.name!r} publishes no sums; for averages revise the sum and "
             "the count"
         )
-
-
-class CellRange(_Derived):
-    """The cells `part` of a query that publishes each cell by itself.
-
-    **Guarantee.** Noise, sums and published numbers of a cell depend on that cell and on public
-    facts only. So streams of disjoint parts of one declaration publish together exactly what the
-    whole stream publishes, and its guarantee holds for all of them together; the noise of a part is
-    calibrated to the whole query (`engine/build.py`). Test:
-    tests/engine/test_cell_range.py::test_parts_together_are_the_whole_stream.
-    """
-
-    name: ClassVar[str] = "cell-range"
-    cells = 0
-
-    def __init__(self, query: Query, part: range) -> None:
-        if part.step != 1 or not 0 <= part.start < part.stop <= query.cells:
-            raise ParameterError(f"{part} is not a range of the {query.cells} cells")
-        if not can_be_cut(query) and len(part) != query.cells:
-            raise ParameterError(
-                f"the cells of {query.name!r} cannot be cut into parts: use one part"
-            )
-        self.query = query
-        self.part = part
-        self.cells = len(part)
-
-    @property
-    def labels(self) -> Sequence[str]:
-        return self.query.labels[self.part.start : self.part.stop]
-
-    @property
-    def monotone(self) -> bool:
-        return self.query.monotone
-
-    def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
-        raise InputError(
-            "a part of the cells takes totals, not events: count the events before the cells are "
-            "cut"
-        )
-
-    def parameters(self) -> dict[str, Any]:
-        return {"query": self.query, "part": self.part}
-
-
-def can_be_cut(query: Query) -> bool:
-    """Whether each published number is one cell's running sum, so that cells can be released
-    apart."""
-    sums = (
-        query.publishing.as_they_are
-        and query.publishing.kept is None
-        and query.outputs == query.cells
-    )
-    return sums and query.initial_state() is None and not query.whole_ticks
-
-
-def cut_cells(cells: int, shards: int) -> list[range]:
-    """`shards` ranges of nearly equal length that cover the cells."""
-    check_whole("shards", shards, 1, cells)
-    return [
-        range(number * cells // shards, (number + 1) * cells // shards) for number in range(shards)
-    ]
 
 
 ONE_DAY = (

@@ -73,7 +73,7 @@ class Stream(GrowingStream[V_co]):
         ledger: where the budget is spent when the stream is built (`stream_facts.spend_for`).
         part: a range of cells. The stream then releases these cells only, with the numbers that the
             stream of all cells has there: streams of disjoint parts together are that stream
-            (`engine/revisions.py`).
+            (`engine/cell_range.py`).
         views: what will be published, for which the noise is chosen: any of "running" (the total so
             far, the default), "per-tick" (new in each tick) and "last-7" (the last 7 ticks). Part
             of the declaration: it never changes.

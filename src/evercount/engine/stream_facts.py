@@ -15,6 +15,7 @@ import numpy.typing as npt
 from evercount._validate import FloatArray, check_kind
 from evercount.engine.build import RUNNING, view_width
 from evercount.engine.error_model import ErrorModel
+from evercount.engine.key_views import discovery_ticks, evidence_at
 from evercount.engine.noise_covariance import noise_covariance
 from evercount.engine.release import Releases
 from evercount.engine.release_table import Exports
@@ -26,7 +27,6 @@ from evercount.engine.state import (
     enforced_by,
     guarantee_sentence,
 )
-from evercount.engine.take_views import discovery_ticks, evidence_at
 from evercount.engine.weighted_errors import std_of_weights
 from evercount.errors import ParameterError
 from evercount.factorizations import Factorization

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from evercount.declarations.cautions import published_line
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.view_names import NewMark, check_views
+from evercount.engine.carried_totals import CarriedTotals
 from evercount.engine.release_table import ReleaseTable
 from evercount.engine.state import enforced_by
-from evercount.engine.views import CarriedTotals
 from evercount.errors import ParameterError
 from evercount.files.bad_rows import Reject
 from evercount.files.cap_users import DroppedEvents

@@ -23,8 +23,8 @@ from evercount.declarations.cautions import changed_noise, differences
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.settle import Settled, settle, with_noise_of
 from evercount.declarations.view_names import TickMark, check_mark, stack_rows
+from evercount.engine.carried_totals import CarriedTotals, check_carries
 from evercount.engine.stream import Stream, TaskStream
-from evercount.engine.views import CarriedTotals, check_carries
 from evercount.errors import HorizonReached, ParameterError
 from evercount.files.cap_users import UsedBefore
 from evercount.files.published import Published, check_new_writer, fill_lake

@@ -30,10 +30,10 @@ from sqlalchemy import Connection, insert
 
 from evercount.declarations.schedule import SECOND
 from evercount.declarations.view_names import NewMark, TickMark
+from evercount.engine.carried_totals import CarriedTotals
 from evercount.engine.close_ticks import TickEvents, TickTotals
 from evercount.engine.snapshot_format import pack
 from evercount.engine.stream import Stream
-from evercount.engine.views import CarriedTotals
 from evercount.errors import Conflict, ParameterError, SnapshotError, StoreError
 from evercount.files.output_marker import check_output, mark_output
 from evercount.files.published import keeps_tables, own_tables

@@ -34,7 +34,7 @@ from evercount.factorizations.base import LARGEST_HORIZON
 from evercount.factorizations.interruption import check_wanted
 from evercount.factorizations.laplace_choice import PURE, PURE_ENDLESS, is_pure_name
 from evercount.factorizations.laplace_trees import PureFactorization
-from evercount.planning.plan_views import error_shares, largest
+from evercount.planning.output_errors import error_shares, largest
 from evercount.privacy import Budget, guarantee_text
 from evercount.queries import Count, Query
 from evercount.queries.sensitivities import protected_l1
