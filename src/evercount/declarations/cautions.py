@@ -206,7 +206,7 @@ def published_line(declaration: StreamDeclaration, *, new: bool = True, before: 
     model = stream._errors
     kind = "Laplace" if stream.budget.pure else "Gaussian"
     if declaration.revise_for is not None:
-        first, last = model.errors([1])[0][0][[0, -1]]
+        first, last = model.errors([1]).std[0][[0, -1]]
         return (
             f"Published: new events per tick (std {first:.3g}), again after each of the next "
             f"{declaration.revise_for} ticks (std {last:.3g} in the end). Noise: "

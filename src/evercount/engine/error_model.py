@@ -53,6 +53,15 @@ class SpanErrors(NamedTuple):
     step: FloatArray
 
 
+class TickErrors(NamedTuple):
+    """Errors of the numbers of ticks, each (ticks, outputs or 1): half a width is
+    quantile·spread + slack."""
+
+    std: FloatArray
+    spread: FloatArray
+    slack: FloatArray
+
+
 BLOCK = 1024  # ticks
 
 CellStd = tuple[FloatArray, CellErrors]  # the std of one cell and its errors, each array (ticks, 1)
@@ -72,9 +81,7 @@ class ErrorModel:
     rounded: bool
     outputs: int = 0
     joined: tuple[JoinedCells, ...] = ()
-    _next: dict[int, tuple[FloatArray, FloatArray, FloatArray]] = field(
-        default_factory=dict, init=False, repr=False
-    )
+    _next: dict[int, TickErrors] = field(default_factory=dict, init=False, repr=False)
     # by full blocks of ticks
     _worst: dict[int, IntArray] = field(default_factory=dict, init=False, repr=False)
 
@@ -94,7 +101,7 @@ class ErrorModel:
         """Std of the published numbers, or of those of the last `width` ticks, shape (ticks,
         outputs or 1)."""
         if width is None:
-            return self.errors(ticks)[0]
+            return self.errors(ticks).std
         self.query.publishing.check_views("", width)
         at = np.atleast_1d(np.asarray(ticks))
         return self.span_errors(np.maximum(at - width, 0), at, self.parts).std
@@ -153,9 +160,8 @@ class ErrorModel:
             )
         return add_errors(each)
 
-    def errors(self, ticks: npt.ArrayLike) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """(std, spread, slack), each (ticks, outputs or 1): an interval's half-width is
-        quantile·spread + slack.
+    def errors(self, ticks: npt.ArrayLike) -> TickErrors:
+        """The errors of the published numbers at these ticks.
 
         Where the noise is wider than the grid, rounding acts as independent noise of variance
         grid²/12 and is part of the spread; half the distance of neighbouring published numbers is
@@ -177,13 +183,13 @@ class ErrorModel:
         spread = cell.spread * first.norms
         slack = cell.slack_of(first.norms, first.rounding)
         if not later:
-            return std, spread, slack
+            return TickErrors(std, spread, slack)
         start = SpanErrors(std, spread, slack, step=np.zeros_like(std))
         at = np.atleast_1d(at)
         std, spread, slack, step = add_errors(
             [start, self.span_errors(np.zeros_like(at), at, tuple(later))]
         )
-        return std, spread, slack + step
+        return TickErrors(std, spread, slack + step)
 
     def prepare(self, tick: int) -> None:
         """Compute the errors of this tick now, so that asking for them is quick; only those of one

@@ -51,11 +51,11 @@ def check_tick(tick: object) -> None:
 
 
 def replay_last(
-    last_tick: int, last: tuple[TickDigest, R] | None, tick: int, seen: TickDigest
+    last_tick: int, last: tuple[TickDigest, R] | None, tick: int, digest: TickDigest
 ) -> R:
     """Return the last release again if a retry has its tick and its events; refuse any other
     tick."""
-    if tick == last_tick and last is not None and last[0].digest == seen.digest:
+    if tick == last_tick and last is not None and last[0].digest == digest.digest:
         return last[1]
     if tick > last_tick:
         raise InputError(f"tick {tick} is out of turn: the next tick is {last_tick + 1}")

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from evercount._validate import FloatArray, IntArray
 from evercount.bounds.tails import equal_numbers
 from evercount.engine.derived_query import SensitivityOfQuery
-from evercount.engine.error_model import CellStd, ErrorModel
+from evercount.engine.error_model import CellStd, ErrorModel, TickErrors
 from evercount.engine.release import Releases
 from evercount.engine.release_table import ReleaseTable
 from evercount.engine.take_views import ValuesAt, view_of
@@ -240,15 +240,15 @@ class RevisedErrors(ErrorModel):
             self.revisions.query, self.factorization, self.sigma, self.rounded, released=1 << 60
         )
 
-    def errors(self, ticks: npt.ArrayLike) -> tuple[FloatArray, FloatArray, FloatArray]:
+    def errors(self, ticks: npt.ArrayLike) -> TickErrors:
         number = np.size(ticks)
         wide = (self.revisions.lags, self.revisions.query.outputs)
-        std, spread, slack = self.day.errors(np.arange(1, self.revisions.lags + 1))
-        a, b, c = (
-            np.tile(np.broadcast_to(part, wide).reshape(-1), (number, 1))
-            for part in (std, spread, slack)
-        )
-        return a, b, c
+        of_day = self.day.errors(np.arange(1, self.revisions.lags + 1))
+
+        def each_tick(part: FloatArray) -> FloatArray:
+            return np.tile(np.broadcast_to(part, wide).reshape(-1), (number, 1))
+
+        return TickErrors(each_tick(of_day.std), each_tick(of_day.spread), each_tick(of_day.slack))
 
     def std(self, ticks: npt.ArrayLike, width: int | None = None) -> FloatArray:
         """Std of the last `width` days up to each tick (None: all so far) once they are not revised

@@ -205,24 +205,24 @@ class Stream(GrowingStream[V_co]):
         # the fingerprint reads them, too
         read = list(events) if isinstance(events, Iterator) else plain_events(events)
 
-        seen = TickDigest(read if named is None else [named, read])
+        digest = TickDigest(read if named is None else [named, read])
         counting = self._account(named is not None, capped)
         self._check_owner()
         if tick is not None:
             check_tick(tick)
             if tick != self._state.tick + 1:
-                return replay_last(self._state.tick, self._state.last, tick, seen)
+                return replay_last(self._state.tick, self._state.last, tick, digest)
         self._parameters.check_limit(self._state.tick, 1)
         self._state = self._state.with_users()
         query = self._parameters.query
         self._torn = query.in_place
         try:
-            (kept,), changes = self._capped([read], None if named is None else [named], counting)
-            row, encoder = query.encode(self._state.encoder, kept)
+            (counted,), changes = self._capped([read], None if named is None else [named], counting)
+            row, encoder = query.encode(self._state.encoder, counted)
         except EvercountError:
             self._torn = False  # a refusal comes before anything is changed
             raise
-        return self._release(row[np.newaxis], encoder, counting, changes, seen)[0]
+        return self._release(row[np.newaxis], encoder, counting, changes, digest)[0]
 
     def _release(
         self,
@@ -230,14 +230,14 @@ class Stream(GrowingStream[V_co]):
         encoder: Any,
         counting: Counting,
         changes: UserChanges,
-        seen: TickDigest | None = None,
+        digest: TickDigest | None = None,
     ) -> Releases[V_co]:
-        """Add noise and commit. With `seen`, a retry can read the tick back."""
+        """Add noise and commit. With `digest`, a retry can read the tick back."""
         self._parameters.check_limit(self._state.tick, len(increments))
         first = self._state.tick + 1
         rows, after = self._advance(self._parameters, self._state, increments, encoder=encoder)
         releases = self._parameters.releases(first, rows, counting)
-        last = None if seen is None else (seen, releases[0])
+        last = None if digest is None else (digest, releases[0])
         users = UserState() if changes.forget else after.users
         # the commit
         self._state = replace(

@@ -31,12 +31,12 @@ def dump_stream(parameters: StreamParameters, state: StreamState) -> dict[str, A
         )
     last = None
     if state.last is not None:
-        seen, release = state.last
+        digest, release = state.last
         sums = release._run._sums
         of_published = None
         if sums is not None:
             of_published = sums[:, release._published].tolist()
-        last = {"digest": seen.digest, "values": release.values.tolist(), "sums": of_published}
+        last = {"digest": digest.digest, "values": release.values.tolist(), "sums": of_published}
     return {
         **parameters.dumped,
         "noise": parameters.noise.dump(),

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -129,18 +130,23 @@ def _change_of_one_number(query: Query, budget: Budget) -> float | None:
     return total * (budget.touched(1).per_tick or 1)
 
 
+class Distances(NamedTuple):
+    """Mechanisms, the nearest first, and what they are compared with."""
+
+    mechanisms: list[Distance]
+    optimum: Certificate
+    unit: float  # the std that the errors of the optimum are multiples of; NaN for δ = 0
+
+
 def distances(
     budget: Budget,
     horizon: int | None,
     views: Sequence[str],
     query: Query | None = None,
     own: Sequence[str] = (),
-) -> tuple[list[Distance], Certificate, float]:
+) -> Distances:
     """Every mechanism that may be chosen for these views, and `own` ones that are registered, next
-    to the best that Gaussian noise can do: (the mechanisms, the certificate of the optimum, the std
-    that its errors are multiples of). For δ = 0 that std is of no noise, and `above` is
-    `above_any`.
-    """
+    to the best that Gaussian noise can do. For δ = 0 `above` is `above_any`."""
     query = query or Count()
     names = tuple(views)
     if horizon is None or not query.memoryless:
@@ -185,7 +191,7 @@ def distances(
         mechanisms.append(
             Distance(each.engine.name, each.budget.delta, each.stds, above, above_any, same)
         )
-    return sorted(mechanisms, key=lambda each: each.above), best, one
+    return Distances(sorted(mechanisms, key=lambda each: each.above), best, one)
 
 
 def optimum_table(budget: Budget, horizon: int | None, views: Sequence[str], query: Query) -> str:
