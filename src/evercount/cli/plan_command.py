@@ -35,7 +35,7 @@ from evercount.privacy import Budget
 from evercount.queries import Query, build_query
 
 if TYPE_CHECKING:
-    from evercount.planning.special_plans import DiscoveryPlan
+    from evercount.planning.discovery_plan import DiscoveryPlan
 
 
 def _with_from(name: str) -> str:
@@ -166,7 +166,7 @@ def _plan_sparse(
     json_output: bool,
 ) -> None:
     """Compare a sparse counter with plain ones."""
-    from evercount.planning.special_plans import plan_sparse_count
+    from evercount.planning.compare_sparse import plan_sparse_count
 
     unknown = sorted(set(parameters) - {"max_ones"})
     if unknown:
@@ -213,7 +213,7 @@ def _plan_optimum(
     budget: Budget, length: int | None, views: tuple[str, ...], query: Query, json_output: bool
 ) -> None:
     """Print how far each view is from the least error of any noise."""
-    from evercount.planning.plan_views import optimum_table
+    from evercount.planning.distances import optimum_table
 
     with shown_if_long("computing the optimum"):
         table = optimum_table(budget, length, views, query)
@@ -232,7 +232,7 @@ def _plan_totals(
 ) -> None:
     """Compare the mechanisms for running totals."""
     from evercount.planning.compare import plan as make_plan
-    from evercount.planning.special_plans import measure_resources
+    from evercount.planning.resources import measure_resources
 
     with shown_if_long("comparing noise"):
         comparison = make_plan(budget, length, query, names=names, ticks=ticks)
@@ -258,7 +258,7 @@ def _plan_discovery(
     views: tuple[str, ...] = (),
 ) -> DiscoveryPlan | None:
     """Plan when keys become public; None if the query lists its keys or has none."""
-    from evercount.planning.special_plans import plan_discovery
+    from evercount.planning.discovery_plan import plan_discovery
 
     discovery = plan_discovery(budget, horizon, query, counts or (), views=views)
     if counts and discovery is None:
