@@ -65,7 +65,9 @@ class AttackReport:
             f"possible, proved {self.proved:.4g}; epsilon at least {self.epsilon:.4g} ({self.runs} "
             f"runs a side, {self.statistic})"
         )
-        return line if self.holds else f"{line}\n  THE PROMISE IS BROKEN: {self.reason}"
+        if self.holds:
+            return line
+        return f"{line}\n  THE PROMISE IS BROKEN: {self.reason}"
 
 
 def check_runs(runs: int) -> None:
@@ -95,7 +97,8 @@ def attack(
     first, second = (program.run(data, root) for data in pair)
     measure = "epsilon" if claim.pure else "mu"
     if not first.same_structure(second):
-        inf, reason = math.inf, "the releases differ in more than noisy numbers"
+        inf = math.inf
+        reason = "the releases differ in more than noisy numbers"
         numbers = (program.name, measure, claim.limit, inf, inf, inf, inf, inf, inf)
         return AttackReport(*numbers, runs, confidence, "structure", 0, reason)
     difference = (first.values - second.values).ravel()
@@ -220,13 +223,17 @@ def _judge(
     events = [event[half:] for event in every]
     hits = _likely_side([event[:half] for event in every], events)
     proved, epsilon = _bounds(events, claim, confidence)
-    model = "learnt covariance" if name == "learnt covariance" else "claimed covariance"
+    model = "claimed covariance"
+    if name == "learnt covariance":
+        model = name
     attacked = low = high = 0.0
     if claim.pure:
         attacked, low, high = _log_ratio(events, confidence)
     elif model in candidates:
         # the claimed direction needs no training
-        judged = half if model == "learnt covariance" else 0
+        judged = 0
+        if model == "learnt covariance":
+            judged = half
         attacked, low, high = _normal_model(
             [candidates[model](side[judged:]) for side in sides], confidence
         )
@@ -240,7 +247,10 @@ def _likely_side(train: list[BoolArray], judge: list[BoolArray]) -> tuple[int, i
     shares = [float(event.mean()) for event in train]
     # the rarer of the event and its complement has the larger ratio of probabilities
     rare = sum(shares) <= 1
-    order = (0, 1) if (shares[0] >= shares[1]) == rare else (1, 0)
+    if (shares[0] >= shares[1]) == rare:
+        order = (0, 1)
+    else:
+        order = (1, 0)
     more, less = (int((judge[side] if rare else ~judge[side]).sum()) for side in order)
     return more, less
 
@@ -255,15 +265,20 @@ def clopper_pearson(hits: int, runs: int, confidence: float) -> tuple[float, flo
     from scipy.special import betaincinv
 
     rest = 1 - confidence
-    low = 0.0 if hits == 0 else float(betaincinv(hits, runs - hits + 1, rest))
-    high = 1.0 if hits == runs else float(betaincinv(hits + 1, runs - hits, 1 - rest))
+    low = 0.0
+    if hits > 0:
+        low = float(betaincinv(hits, runs - hits + 1, rest))
+    high = 1.0
+    if hits < runs:
+        high = float(betaincinv(hits + 1, runs - hits, 1 - rest))
     return low, high
 
 
 def _orders(events: list[BoolArray], confidence: float) -> Iterator[tuple[Side, Side]]:
     """The event and its complement, each in both orders of the sides."""
     # They use four ends of two intervals, which share 1 − confidence.
-    shared, runs = 1 - (1 - confidence) / 4, len(events[0])
+    shared = 1 - (1 - confidence) / 4
+    runs = len(events[0])
     hits = [int(event.sum()) for event in events]
     for counts in (hits, [runs - number for number in hits]):
         yield from permutations(
@@ -276,7 +291,9 @@ def _bounds(events: list[BoolArray], claim: Claim, confidence: float) -> tuple[f
     both sides."""
     from scipy.special import ndtri
 
-    delta, epsilon, mu = claim.budget.delta, 0.0, 0.0
+    delta = claim.budget.delta
+    epsilon = 0.0
+    mu = 0.0
     for (_, more, _), (_, _, less) in _orders(events, confidence):
         if more > delta:
             epsilon = max(epsilon, math.log((more - delta) / less))
@@ -302,7 +319,10 @@ def _normal_model(values: list[FloatArray], confidence: float) -> tuple[float, f
     runs = len(values[0])
     spread = math.sqrt((values[0].var(ddof=1) + values[1].var(ddof=1)) / 2)
     if spread == 0:
-        apart = math.inf if values[0][0] != values[1][0] else 0.0
+        if values[0][0] != values[1][0]:
+            apart = math.inf
+        else:
+            apart = 0.0
         return apart, apart, apart
     mu = abs(float(values[0].mean() - values[1].mean())) / spread
     error = float(ndtri(confidence)) * normal_error(mu, runs)
@@ -325,7 +345,10 @@ def _repeats(
     counts = np.unique(side, axis=0, return_counts=True)[1]
     repeated = int((counts * (counts - 1) // 2).sum())
     rows = claim.left[np.asarray(ticks) - 1]
-    scale = math.sqrt(2.0) / claim.cost if claim.cost is not None else float(claim.sigma or 0)
+    if claim.cost is not None:
+        scale = math.sqrt(2.0) / claim.cost
+    else:
+        scale = float(claim.sigma or 0)
     apart = np.diff(np.sort(side, axis=0), axis=0)
     lattice = float(apart[apart > 0].min(initial=np.inf))
     sign, logarithm = np.linalg.slogdet(4 * math.pi * (scale / lattice) ** 2 * rows @ rows.T)

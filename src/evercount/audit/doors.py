@@ -118,12 +118,10 @@ class DoorProgram:
         *,
         restarts: tuple[int, ...] = (),
     ) -> None:
-        self.query, self.budget, self.horizon, self.factorization = (
-            query,
-            budget,
-            horizon,
-            factorization,
-        )
+        self.query = query
+        self.budget = budget
+        self.horizon = horizon
+        self.factorization = factorization
         self.restarts = restarts
         self.name = f"{self.door}: {query.name}"
         self.names_users = budget.unit == "user" and query.people is None
@@ -145,13 +143,17 @@ class LibraryProgram(DoorProgram):
 
     def __init__(self, *declared: Any, events: Universe | None = None, **rest: Any) -> None:
         super().__init__(*declared, **rest)
-        self.universe = universe(self.query) if events is None else events
+        if events is None:
+            self.universe = universe(self.query)
+        else:
+            self.universe = events
 
     def open(self, secret: Secret) -> Stream:
         return Stream(self.query, self.budget, self.horizon, self.factorization, secret=secret)
 
     def run(self, data: Data, secret: Secret) -> Published:
-        stream, rows = self.open(secret), list[FloatArray]()
+        stream = self.open(secret)
+        rows = list[FloatArray]()
         _tap(stream, rows)
         facts = []
         for tick, events in enumerate(data, 1):
@@ -171,7 +173,10 @@ class LibraryProgram(DoorProgram):
                 stream.close()
                 stream = Stream.restore(blob)
                 _tap(stream, rows)
-        values = np.concatenate(rows) if rows else np.empty((0, self.query.cells))
+        if rows:
+            values = np.concatenate(rows)
+        else:
+            values = np.empty((0, self.query.cells))
         labels = tuple(f"cell {cell}" for cell in range(self.query.cells))
         told = (tuple(facts), stream.guarantee)
         stream.close()
@@ -181,7 +186,8 @@ class LibraryProgram(DoorProgram):
 def _tap(stream: Stream, rows: list[FloatArray]) -> None:
     """Keep a copy of every noisy row: a stream shows them to `Query.decode_run` before
     post-processing."""
-    query, tapped = stream.query, copy.copy(stream.query)
+    query = stream.query
+    tapped = copy.copy(stream.query)
 
     def keep(first_tick: int, noisy: FloatArray) -> Any:
         rows.append(noisy.copy())
@@ -194,7 +200,9 @@ def _tap(stream: Stream, rows: list[FloatArray]) -> None:
 def stream_claim(stream: Stream, ticks: int) -> Claim:
     """The claim of a stream about its first ticks: L, and σ or the cost of a unit of Laplace
     noise."""
-    query, budget, factorization = stream.query, stream.budget, stream.factorization
+    query = stream.query
+    budget = stream.budget
+    factorization = stream.factorization
     if factorization.horizon is not None and ticks > factorization.horizon:
         raise ParameterError(f"{ticks} ticks are more than the horizon of {factorization.horizon}")
     left = factorization.dense(ticks)[0]
@@ -227,19 +235,19 @@ class FilesProgram(DoorProgram):
 
     def __init__(self, *declared: Any, **rest: Any) -> None:
         super().__init__(*declared, **rest)
-        self.parts, rows = parts_of(self.query, self.budget.pure), self.query.rows
+        self.parts = parts_of(self.query, self.budget.pure)
+        rows = self.query.rows
         if rows is None:
             raise ParameterError(
                 f"--interface {self.door} takes queries whose events are rows, not {self.query!r}"
             )
-        self.universe, columns = universe_of_rows(self.query), rows.columns
+        self.universe = universe_of_rows(self.query)
+        columns = rows.columns
         self.levels = tuple(f"level {place + 1}" for place in range(rows.levels))
         users = self.budget.unit == "user"
         key, value = (name if name in columns else None for name in ("key", "value"))
-        user, order = (
-            "user" if users or "user" in columns else None,
-            "order" if users and self.unordered else None,
-        )
+        user = "user" if users or "user" in columns else None
+        order = "order" if users and self.unordered else None
         self.declaration = StreamDeclaration(
             "audited", self.query, self.budget, "1h", START, horizon=self.horizon,
             factorization=self.factorization, columns=Columns("time", key, value, user, order=order,
@@ -250,7 +258,8 @@ class FilesProgram(DoorProgram):
 
     def run(self, data: Data, secret: Secret) -> Published:
         with tempfile.TemporaryDirectory(prefix="evercount-audit-") as folder:
-            events, out = Path(folder, "events.csv"), Path(folder, "out.csv")
+            events = Path(folder, "events.csv")
+            out = Path(folder, "out.csv")
             told = []
             for ticks in sorted({*self.restarts, len(data)}):
                 # it grows from run to run
@@ -289,7 +298,9 @@ class FilesProgram(DoorProgram):
         """key, value, user and levels of an event."""
         columns = rows_of(self.query).columns
         if self.query.people is not None:
-            return (event[1], "", event[0]) if "key" in columns else ("", "", event)
+            if "key" in columns:
+                return (event[1], "", event[0])
+            return ("", "", event)
         if self.levels:
             return "", "", user, *event
         if "key" in columns:
@@ -307,11 +318,9 @@ def published_rows(
     labels, values = published_table(query, parts, list(by_tick.values()))
     facts = [(row["tick"], row["start"], row["cell"], row["std"]) for row in rows]
     # intervals of discovered keys are not symmetric, and follow from the numbers
-    halves = (
-        []
-        if query.publishing.kept
-        else [round(float(row["high"]) - float(row["low"]), 6) for row in rows]
-    )
+    halves = []
+    if not query.publishing.kept:
+        halves = [round(float(row["high"]) - float(row["low"]), 6) for row in rows]
     return Published(tuple(by_tick), labels, values, (tuple(facts), tuple(halves), tuple(told)))
 
 
@@ -348,9 +357,9 @@ def find_program(path: str) -> Audited:
         raise ParameterError(f"no program can be imported as {path!r}: {error}") from error
     finally:
         sys.path.pop(0)
-    candidate: Audited = (
-        target() if isinstance(target, type) or not hasattr(target, "run") else target
-    )
+    candidate: Audited = target
+    if isinstance(target, type) or not hasattr(target, "run"):
+        candidate = target()
     missing = [
         part for part in ("name", "claim", "run", "universe") if not hasattr(candidate, part)
     ]
@@ -370,7 +379,9 @@ def run_replay(
     ones."""
     budget = program.claim(ticks).budget
     query = getattr(program, "query", None)
-    pairs = worst_pairs(program, query, ticks) if isinstance(query, Query) else []
+    pairs = []
+    if isinstance(query, Query):
+        pairs = worst_pairs(program, query, ticks)
     first = replay(program, pairs, secret, lambda done: progress("worst neighbours", done))
     if not first.holds or not examples:
         return first

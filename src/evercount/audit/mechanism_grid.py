@@ -49,11 +49,10 @@ class Case:
 
     def program(self) -> LibraryProgram:
         budget = replace(PURE_BUDGET if self.pure else GAUSSIAN, adjacency=self.adjacency)
-        horizon = (
-            None
-            if self.factorization == "unbounded" or self.factorization in PURE_ENDLESS
-            else TICKS
-        )
+        if self.factorization == "unbounded" or self.factorization in PURE_ENDLESS:
+            horizon = None
+        else:
+            horizon = TICKS
         program = LibraryProgram(self.query, budget, horizon, self.factorization)
         program.name = self.label
         program.open(Secret.generate())
@@ -91,11 +90,9 @@ def summarise(reports: Sequence[AttackReport]) -> str:
     broken = [report.program for report in reports if not report.holds]
     worst = max(reports, key=lambda report: report.attacked / report.claimed)
     highest = max(reports, key=lambda report: report.proved / report.claimed)
-    verdict = (
-        f"{len(broken)} broken promises ({', '.join(broken[:5])})"
-        if broken
-        else "no promise broken"
-    )
+    verdict = "no promise broken"
+    if broken:
+        verdict = f"{len(broken)} broken promises ({', '.join(broken[:5])})"
     chance = sum(1 - report.confidence for report in reports)
     return (
         f"{len(reports)} attacks, {reports[0].runs} runs a side: {verdict}; {chance:.2g} false "
@@ -117,7 +114,8 @@ def chart(
     alone = len(names) == len(reports)
     axes: Any = new_axes(9.0, max(3.0, 0.16 * len(names) + 1.5))
     for report in reports:
-        row, claimed = names.index(row_of(report)), report.claimed
+        row = names.index(row_of(report))
+        claimed = report.claimed
         colour = "C0" if report.holds else "C3"
         if alone:
             axes.plot(

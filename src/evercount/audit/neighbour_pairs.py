@@ -29,7 +29,8 @@ class Audited(Program, Protocol):
 def worst_pairs(program: Audited, query: Query, ticks: int, searched: int = SEARCHED) -> list[Pair]:
     """The pairs that the sensitivity search finds worst, for R of the program's noise and for
     Σ(P² + N²), as data of its budget's unit."""
-    claim, events = program.claim(ticks), program.universe
+    claim = program.claim(ticks)
+    events = program.universe
     budget = claim.budget
     if query.people is not None and budget.unit == "user":
         return named_user_pairs(events, budget, ticks)
@@ -74,7 +75,9 @@ def named_user_pairs(events: Universe, budget: Budget, ticks: int) -> list[Pair]
 
 
 def user_of(event: Any) -> Any:
-    return event[0] if isinstance(event, tuple) else event
+    if isinstance(event, tuple):
+        return event[0]
+    return event
 
 
 def _rename(events: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -84,7 +87,9 @@ def _rename(events: tuple[Any, ...]) -> tuple[Any, ...]:
 def as_events(tick: Any) -> tuple[Any, ...]:
     """The single events of a tick of the sensitivity search; a number n stands for n events of
     value 1."""
-    return (1,) * tick if isinstance(tick, int) else tuple(tick)
+    if isinstance(tick, int):
+        return (1,) * tick
+    return tuple(tick)
 
 
 def as_user(one: Data, other: Data, budget: Budget, spread: bool = False) -> Pair:
@@ -93,13 +98,13 @@ def as_user(one: Data, other: Data, budget: Budget, spread: bool = False) -> Pai
     # They come in the tick of the changed event, or in turn in it and all later ones (`spread`).
     # The program must drop the excess. Everybody else is a user with one event.
     first = next(tick for tick, (a, b) in enumerate(zip(one, other, strict=True)) if a != b)
-    gone, came = _difference(one[first], other[first]), _difference(other[first], one[first])
+    gone = _difference(one[first], other[first])
+    came = _difference(other[first], one[first])
     common = (*one[:first], _difference(one[first], gone), *one[first + 1 :])
-    last = (
-        len(one)
-        if budget.period_ticks is None
-        else (first // budget.period_ticks + 1) * budget.period_ticks
-    )
+    if budget.period_ticks is None:
+        last = len(one)
+    else:
+        last = (first // budget.period_ticks + 1) * budget.period_ticks
     ticks = range(first, min(last, len(one)) if spread else first + 1)
     places = list(islice(cycle(ticks), 2 * bounded("events", budget, len(one))))
 
@@ -129,7 +134,10 @@ def neighbours(events: Universe, budget: Budget, ticks: int) -> Any:
 
     number = st.integers(0, ticks - 1)
     # of a user, more than the cap allows
-    most = 1 if budget.unit == "event" else bounded("events", budget, ticks) + 3
+    if budget.unit == "event":
+        most = 1
+    else:
+        most = bounded("events", budget, ticks) + 3
 
     @st.composite
     def pairs(draw: Any) -> Pair:
@@ -142,7 +150,9 @@ def neighbours(events: Universe, budget: Budget, ticks: int) -> Any:
         if events.distinct:
             others = [item for item in others if item not in changed]
         if not events.merge:
-            others, changed, instead = others[: ticks - 1], changed[:1], instead[:1]
+            others = others[: ticks - 1]
+            changed = changed[:1]
+            instead = instead[:1]
             others += [events.events[0]] * (ticks - 1 - len(others))
             at = draw(number)
             places = [tick for tick in range(ticks) if tick != at] + [at]

@@ -31,7 +31,9 @@ Progress = Callable[[int, int], None]
 
 MOST_PLACEMENTS = 500
 BATCH = 1024
-SQUARES, ABSOLUTE, VALUES = -3, -2, -1
+SQUARES = -3
+ABSOLUTE = -2
+VALUES = -1
 """Places in `PairSearch.largest` and `worst` after those of the factorizations: Σ(P²+N²),
 Σ|change|, values."""
 
@@ -55,7 +57,8 @@ class PairSearch:
         chosen = np.array(self.placements)
         # ‖R A d‖² = ⟨AᵀRᵀRA, ddᵀ⟩, A the placement of steps in ticks: one flat row for each
         # placement
-        rows, columns = chosen[:, :, None], chosen[:, None, :]
+        rows = chosen[:, :, None]
+        columns = chosen[:, None, :]
         self.grams = [
             (R.T @ R)[rows, columns].reshape(len(chosen), -1) for R in self.named.values()
         ]
@@ -130,7 +133,9 @@ class PairSearch:
         if shorter not in known:
             # a stream without absent steps that is not known is not legal
             absent = any(step in self.world.absent for step in shorter)
-            known[shorter] = self._encode(shorter) if absent else None
+            known[shorter] = None
+            if absent:
+                known[shorter] = self._encode(shorter)
         rows = known[shorter]
         if rows is None or shorter == stream:
             return rows
@@ -192,7 +197,9 @@ class PairSearch:
         """A random stream without updates that are refused, and a random neighbour (which may be
         refused)."""
         part = self.draw.sample(self.world.events, self.draw.randint(1, len(self.world.events)))
-        size = self.draw.randint(1, self.length) if self.world.merge else self.length
+        size = self.length
+        if self.world.merge:
+            size = self.draw.randint(1, self.length)
         stream: list[Step] = []
         state = self.query.initial_state()
         for _ in range(4 * self.length):
@@ -252,7 +259,8 @@ class PairSearch:
         if not self.waiting:
             return -1.0
         change = np.stack([entry[2] for entry in self.waiting]).astype(np.float64) * self.query.grid
-        rises, falls = np.maximum(change, 0).sum(axis=1), np.maximum(-change, 0).sum(axis=1)
+        rises = np.maximum(change, 0).sum(axis=1)
+        falls = np.maximum(-change, 0).sum(axis=1)
         norm = (rises**2 + falls**2).sum(axis=1)
         self._record(SQUARES, norm, None)
         self._record(ABSOLUTE, (rises + falls).sum(axis=1), None)
@@ -270,10 +278,12 @@ class PairSearch:
         best = int(values.argmax())
         if values[best] > self.largest[number]:
             one, other, _ = self.waiting[best]
-            placement = (
-                range(self.length) if placements is None else self.placements[placements[best]]
-            )
-            ticks = self.length if placements is None else self.ticks
+            if placements is None:
+                placement = range(self.length)
+                ticks = self.length
+            else:
+                placement = self.placements[placements[best]]
+                ticks = self.ticks
             self.largest[number] = float(values[best])
             self.worst[number] = (
                 self._ticks(one, placement, ticks),

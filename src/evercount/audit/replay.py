@@ -86,7 +86,9 @@ class Claim:
     @property
     def limit(self) -> float:
         """The most that two neighbours may be apart: ε for pure promises, else μ."""
-        return self.budget.epsilon if self.pure else self.budget.mu
+        if self.pure:
+            return self.budget.epsilon
+        return self.budget.mu
 
     def spent(self, ticks: tuple[int, ...], difference: FloatArray) -> float:
         """What releases spend whose noisy numbers differ by `difference` (rows × labels) under the
@@ -102,7 +104,10 @@ class Claim:
         `replay.proof.md`. Test: tests/audit/test_replay.py::test_spent_is_what_dense_formulas_say.
         """
         rows = self.left[np.asarray(ticks, dtype=np.int64) - 1]
-        price = self._least_cost if self.pure else self._least_norm
+        if self.pure:
+            price = self._least_cost
+        else:
+            price = self._least_norm
         parts = [
             price(rows, column)
             for column in np.asarray(difference, dtype=np.float64).T
@@ -127,9 +132,9 @@ class Claim:
         solution = linprog(
             np.full(2 * rows.shape[1], self.cost), A_eq=np.hstack([rows, -rows]), b_eq=column
         )
-        return (
-            float(solution.fun) if solution.success and solution.fun is not None else float("inf")
-        )
+        if solution.success and solution.fun is not None:
+            return float(solution.fun)
+        return float("inf")
 
 
 class Program(Protocol):
@@ -194,10 +199,8 @@ class ReplayReport:
         tried = {"pairs": self.pairs, "refused": self.refused}
         if (worst := self.worst) is None:
             return {**found, "spent": None, "claimed": None, "reason": "", "pair": None, **tried}
-        spent, pair = (
-            worst.spent if np.isfinite(worst.spent) else None,
-            [repr(data) for data in worst.pair],
-        )
+        spent = worst.spent if np.isfinite(worst.spent) else None
+        pair = [repr(data) for data in worst.pair]
         return {
             **found,
             "spent": spent,
@@ -236,9 +239,9 @@ def compare(program: Program, pair: Pair, secret: Secret) -> Finding:
             float("inf"), claim.limit, pair, "the releases differ in more than noisy numbers"
         )
     spent = claim.spent(one.ticks, one.values - other.values)
-    reason = (
-        "" if np.isfinite(spent) else "noise of the claimed covariance cannot hide the difference"
-    )
+    reason = ""
+    if not np.isfinite(spent):
+        reason = "noise of the claimed covariance cannot hide the difference"
     return Finding(spent, claim.limit, pair, reason)
 
 

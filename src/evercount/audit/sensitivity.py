@@ -100,7 +100,9 @@ class SensitivityReport:
 
     def summary(self) -> str:
         how = "all" if self.exhaustive else "a random search of"
-        changed = "" if self.changed == 1 else f" that differ in {self.changed} events"
+        changed = ""
+        if self.changed != 1:
+            changed = f" that differ in {self.changed} events"
         head = (
             f"{self.query}, {self.adjacency}: {how} {self.pairs} pairs of streams of {self.steps} "
             f"steps in {self.ticks} ticks{changed}"
@@ -153,7 +155,8 @@ def audit_sensitivity(
         ``test_planted_understatement_is_caught``.
     """
     check_name("adjacency", adjacency, get_args(Adjacency))
-    universe = known_universe(query) if universe is None else universe
+    if universe is None:
+        universe = known_universe(query)
     if query.discovery is not None:
         query = query.discovery.with_known_keys(universe.events)
     length = ticks if steps is None else steps
@@ -167,7 +170,10 @@ def audit_sensitivity(
         raise ParameterError(
             f"in this universe every step is a tick: steps must be {ticks}, got {length}"
         )
-    given = factorizations if isinstance(factorizations, Mapping) else {"R0": factorizations}
+    if isinstance(factorizations, Mapping):
+        given = factorizations
+    else:
+        given = {"R0": factorizations}
     named = {name: np.asarray(R, np.float64) for name, R in given.items()}
     for name, R in named.items():
         if R.ndim != 2 or R.shape[1] < ticks:
@@ -185,10 +191,13 @@ def audit_sensitivity(
     ):
         raise ParameterError(f"the claim must be a number of at least 0, got {claimed!r}")
     smaller = query.falling_sensitivity(adjacency)
-    if claimed is not None and smaller is not None:  # it is the claim that streams use
-        S, smaller = query.squared_sensitivity(adjacency), float(claimed)
-    else:
-        S = query.squared_sensitivity(adjacency) if claimed is None else float(claimed)
+    if claimed is None:
+        S = query.squared_sensitivity(adjacency)
+    elif smaller is None:
+        S = float(claimed)
+    else:  # streams use the smaller claim
+        S = query.squared_sensitivity(adjacency)
+        smaller = float(claimed)
     more = changed**2
     findings = tuple(
         Finding(
@@ -202,22 +211,19 @@ def audit_sensitivity(
         )
         for number, (name, R) in enumerate(named.items())
     )
-    l1, value = None, query.squared_value_sensitivity(adjacency)
+    l1 = None
+    value = query.squared_value_sensitivity(adjacency)
     with suppress(ParameterError):  # a query that declares none is refused under δ = 0
         l1 = query.l1_sensitivity(adjacency)
 
     def claim(judge: int, declared: float | None) -> Claim | None:
-        return (
-            None
-            if declared is None
-            else Claim(search.largest[judge], declared, search.worst[judge])
-        )
+        if declared is None:
+            return None
+        return Claim(search.largest[judge], declared, search.worst[judge])
 
     others = claim(ABSOLUTE, l1 and l1 * changed), claim(VALUES, value and value * more)
-    known, streams = (
-        (repr(query), adjacency, ticks, length),
-        (search.pairs, exhaustive and search.all_placements),
-    )
+    known = (repr(query), adjacency, ticks, length)
+    streams = (search.pairs, exhaustive and search.all_placements)
     worst = (S * more, search.largest[SQUARES], search.worst[SQUARES])
     return SensitivityReport(*known, *worst, findings, *others, *streams, changed)
 

@@ -84,7 +84,9 @@ class ServiceProgram(DoorProgram):
     ) -> Any:
         import httpx
 
-        headers = {"Authorization": f"Bearer {ADMIN}"} if token else {}
+        headers = {}
+        if token:
+            headers["Authorization"] = f"Bearer {ADMIN}"
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url="http://audit") as client:
             answer = await client.request(method, path, json=body, headers=headers)
@@ -107,7 +109,9 @@ class ServiceProgram(DoorProgram):
         """An event as the JSON that a client would send; where a tick is read as a sum, the event
         itself."""
         listed = self.universe.tick([event])
-        one = listed[0] if isinstance(listed, list) else event
+        one = event
+        if isinstance(listed, list):
+            one = listed[0]
         return list(one) if isinstance(one, tuple) else one
 
     async def _read(self, app: FastAPI) -> Published:

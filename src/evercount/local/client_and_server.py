@@ -119,7 +119,9 @@ def named(loss: Loss) -> str:
         name: value for name, value in vars(loss).items() if isinstance(value, int | float | str)
     }
     parameters = ", ".join(f"{name}={numbers[name]!r}" for name in sorted(numbers))
-    return f"{type(loss).__name__}({parameters})" if parameters else type(loss).__name__
+    if parameters:
+        return f"{type(loss).__name__}({parameters})"
+    return type(loss).__name__
 
 
 class LocalClient(OneMessage[bytes]):

@@ -118,11 +118,10 @@ class LocalPlan:
             )
         check_name("form of the local protocol", self.form, get_args(Form))
         w = self.buckets
-        w = (
-            max(2, math.ceil(self.epsilon * math.sqrt(self.n)))
-            if w is None
-            else check_count("buckets", w, least=2)
-        )
+        if w is None:
+            w = max(2, math.ceil(self.epsilon * math.sqrt(self.n)))
+        else:
+            w = check_count("buckets", w, least=2)
         if w > MOST_BUCKETS:
             raise TooLarge(
                 f"{w} buckets are more than {MOST_BUCKETS}: give buckets={MOST_BUCKETS} or fewer"
@@ -241,7 +240,9 @@ class LocalPlan:
         """
         w, ramp = self.w, self._ramp
         first = ramp[w + 1 - bucket : 2 * w + 1 - bucket]
-        return first if self.counters == 1 else np.concatenate([first, ramp[bucket : w + bucket]])
+        if self.counters == 1:
+            return first
+        return np.concatenate([first, ramp[bucket : w + bucket]])
 
     @property
     def entry(self) -> float:

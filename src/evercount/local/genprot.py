@@ -96,7 +96,8 @@ class GenProtClient(OneMessage[int]):
                 f"a client's number must be a whole number from 0 to below 2^63, got {number!r}"
             )
         super().__init__(secret, loss, f"{plan!r}/{client}")
-        self.plan, self.number = plan, client
+        self.plan = plan
+        self.number = client
 
     def __repr__(self) -> str:
         return f"GenProtClient({self.plan!r}, {self.number}, {self.loss!r})"
@@ -162,10 +163,8 @@ class GenProtServer(MessageServer):
             raise MessageRejected(
                 "a message of a batch is a pair of the client's number and its message"
             ) from None
-        client, chosen = (
-            _integer_below(number, NUMBERS),
-            _integer_below(named, self.plan.candidates),
-        )
+        client = _integer_below(number, NUMBERS)
+        chosen = _integer_below(named, self.plan.candidates)
         if client is None or chosen is None:
             what, end = (
                 ("number of a client", NUMBERS)
@@ -188,7 +187,8 @@ class GenProtServer(MessageServer):
         Cauchy and Schwarz. Zeros cost an estimate nothing: less than 2^−40 for a candidate. Test:
         tests/local/test_local_genprot.py::test_a_poisoned_message_moves_no_more_than_its_share.
         """
-        plan, w = self.plan, self.plan.shape.w
+        plan = self.plan
+        w = self.plan.shape.w
         rows = LocalEstimate(plan.shape, 1, np.zeros(w + 1)).rows
         steepest = float(np.linalg.norm(rows, axis=1).max())
         return 2 * plan.reach * plan.radius * steepest / plan.moments[0] * (1 + 1e-9)

@@ -109,9 +109,9 @@ class GenProtPlan:
     @cached_property
     def clip(self) -> float:
         """c: bit probabilities are forced into ½·[e^−c, e^c]."""
-        return (
-            widest_clip(self.epsilon, self.candidates) if self.rule == "best" else self.epsilon / 5
-        )
+        if self.rule == "best":
+            return widest_clip(self.epsilon, self.candidates)
+        return self.epsilon / 5
 
     @property
     def limits(self) -> tuple[int, int]:
@@ -219,7 +219,9 @@ class GenProtPlan:
         vector = np.asarray(
             ndtri((words >> np.uint64(11)).astype(np.float64) * 2.0**-53 + 2.0**-54)
         )
-        return vector if vector @ vector <= self.reach**2 else np.zeros(size)
+        if vector @ vector <= self.reach**2:
+            return vector
+        return np.zeros(size)
 
 
 def choice_weights(low: int, high: int, unit: int, count: int) -> list[int]:

@@ -52,8 +52,10 @@ def is_replace(adjacency: Adjacency) -> bool:
 SPELLED_IN_KEYS = {"low": "lo", "high": "hi"}
 """How some parameters are spelled where keys of noise are derived from them."""
 
-OTHER, TOTAL = "other", "total"
-"""Labels of numbers that several keys share: all that are not listed, and all."""
+OTHER = "other"
+"""Label of the number that all keys share that are not listed."""
+TOTAL = "total"
+"""Label of the number that all keys share."""
 
 LARGEST_TOTAL = 2**53
 """A single tick's increment beyond this (in grid units) is refused: it cannot come from real
@@ -223,7 +225,9 @@ class Query(Capabilities, Sensitivities, Generic[V_co]):
     @property
     def labels(self) -> Sequence[str]:
         """One label per published number, public."""
-        return ("count",) if self.outputs == 1 else tuple(map(str, range(self.outputs)))
+        if self.outputs == 1:
+            return ("count",)
+        return tuple(map(str, range(self.outputs)))
 
     @property
     def monotone(self) -> bool:
@@ -245,7 +249,9 @@ class Query(Capabilities, Sensitivities, Generic[V_co]):
     def decode_run(self, first_tick: int, noisy: FloatArray) -> FloatArray:
         """Published numbers of many ticks, shape (ticks, outputs), as `publishing` says."""
         decode = self.publishing.decode
-        return noisy if decode is None else decode(first_tick, noisy)
+        if decode is None:
+            return noisy
+        return decode(first_tick, noisy)
 
     def top(
         self, values: FloatArray, errors: RankErrors, k: int | None, level: float
@@ -280,11 +286,9 @@ class Query(Capabilities, Sensitivities, Generic[V_co]):
             caps["max_ticks"] = budget.max_ticks
         for name, given in caps.items():
             if given is not None:
-                own = (
-                    f", or give {name} to the query, which has its own cap"
-                    if name in self.parameters()
-                    else ""
-                )
+                own = ""
+                if name in self.parameters():
+                    own = f", or give {name} to the query, which has its own cap"
                 raise ParameterError(
                     f"{self.name!r} protects users of any number of events: omit "
                     f"{name}={given}{own}"

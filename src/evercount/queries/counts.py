@@ -69,7 +69,9 @@ def as_numbers(values: Any, what: str) -> npt.NDArray[Any]:
         kind = {"U": "text", "S": "bytes"}.get(array.dtype.kind, f"{array.dtype} data")
         raise InputError(f"{what} must be numbers, got {kind}")
     # narrow ones could not hold the limits
-    return array.astype(np.float64) if array.dtype.kind == "f" else array
+    if array.dtype.kind == "f":
+        return array.astype(np.float64)
+    return array
 
 
 def whole_numbers(values: Any, low: float, high: float, what: str) -> IntArray:
@@ -135,9 +137,9 @@ class Count(PowerQuery[float]):
     monotone = True
 
     def __init__(self, most_per_tick: int | None = None) -> None:
-        self.most_per_tick = (
-            None if most_per_tick is None else check_count("most_per_tick", most_per_tick)
-        )
+        if most_per_tick is not None:
+            most_per_tick = check_count("most_per_tick", most_per_tick)
+        self.most_per_tick = most_per_tick
 
     @property
     def event_number(self) -> EventNumber:
@@ -214,11 +216,13 @@ class Sum(PowerQuery[float]):
     labels = ("sum",)
 
     def __init__(self, low: float = 0.0, high: float = 1.0, grid: float = 1.0) -> None:
-        self.low, self.high = check_number("low", low), check_number("high", high)
+        self.low = check_number("low", low)
+        self.high = check_number("high", high)
         self.grid = check_positive("grid", grid)
         check_range(low, high)
         self._whole = self.grid == WHOLE_NUMBERS
-        self._low, self._high = round(low / grid), round(high / grid)
+        self._low = round(low / grid)
+        self._high = round(high / grid)
         if (
             max(abs(self._low * self.grid - self.low), abs(self._high * self.grid - self.high))
             > 1e-9 * self.grid
@@ -232,11 +236,10 @@ class Sum(PowerQuery[float]):
             )
 
     def _sensitivity(self, adjacency: Adjacency, power: int) -> float:
-        change = (
-            max(abs(self._low), abs(self._high))
-            if adjacency == "add-remove"
-            else self._high - self._low
-        )
+        if adjacency == "add-remove":
+            change = max(abs(self._low), abs(self._high))
+        else:
+            change = self._high - self._low
         return float((change * self.grid) ** power)
 
     @property
@@ -314,9 +317,10 @@ class Average(Sum):
         if self.per == "tick":
             return super()._sensitivity(adjacency, power)
         absent = self._farthest**power + self._one**power
-        units = (
-            absent if adjacency == "add-remove" else max(absent, (self._high - self._low) ** power)
-        )
+        if adjacency == "add-remove":
+            units = absent
+        else:
+            units = max(absent, (self._high - self._low) ** power)
         return float(units * self.grid**power)
 
     def _totals_of_rows(
@@ -388,9 +392,12 @@ class Average(Sum):
         mid = self._mid * self.grid
         # the mixed sum of two Laplace noises has no quantile here: each noise by itself
         if errors.pure:
-            normal, linear = np.zeros_like(errors.spread), errors.half(level, 2)
+            normal = np.zeros_like(errors.spread)
+            linear = errors.half(level, 2)
         else:
-            normal, linear = errors.factor(level) * errors.spread, errors.slack + errors.step
-        least, most = self._low * self.grid - mid, self._high * self.grid - mid
+            normal = errors.factor(level) * errors.spread
+            linear = errors.slack + errors.step
+        least = self._low * self.grid - mid
+        most = self._high * self.grid - mid
         low, high = fieller_interval(sums[:, :1], sums[:, 1:], normal, linear, least, most)
         return np.minimum(low + mid, values), np.maximum(high + mid, values)

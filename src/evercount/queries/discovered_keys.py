@@ -213,7 +213,8 @@ class DiscoveredKeys(Query[FloatArray]):
         """
         miss = 1 - level
         half = errors.half(level)
-        low, high = values - half, values + half
+        low = values - half
+        high = values + half
         for number, row in enumerate(values):
             part = np.flatnonzero(~np.isnan(row))[len(RESERVED) :]
             keys = len(part)
@@ -262,7 +263,9 @@ class KnownKeys(Query[FloatArray]):
     cells = 0
 
     def __init__(self, of: DiscoveredKeys, keys: Sequence[str]) -> None:
-        self._of, self._keys, self.cells = of, tuple(keys), 1 + len(keys)
+        self._of = of
+        self._keys = tuple(keys)
+        self.cells = 1 + len(keys)
 
     def squared_sensitivity(self, adjacency: Adjacency) -> float:
         return self._of.squared_sensitivity(adjacency)
@@ -359,14 +362,18 @@ def top_discovered(
     `discovered_keys.proof.md`, "The largest keys". Test:
     tests/queries/test_top_discovered.py::test_intervals_and_confidences_hold_given_discovery.
     """
-    k, miss = check_count("k", k), 1 - check_probability("level", level)
+    k = check_count("k", k)
+    miss = 1 - check_probability("level", level)
     first = len(RESERVED)
-    noisy, number = values[first:], len(values) - first
+    noisy = values[first:]
+    number = len(values) - first
     if not number:
         return []
     order = np.argsort(-noisy, kind="stable")
     low, high = found.interval(values[np.newaxis], evidence[np.newaxis], errors, 1 - miss / number)
-    best_of_rest = float(noisy[order[k:]].max()) if k < number else None
+    best_of_rest = None
+    if k < number:
+        best_of_rest = float(noisy[order[k:]].max())
     return [
         TopKey(
             labels[first + place],
@@ -389,6 +396,7 @@ def _confidence(
 
     if rest is None:
         return 1.0
-    spread, slack = float(errors.spread[0, 0]), float(errors.slack_of(1.0, 1.0)[0, 0])
+    spread = float(errors.spread[0, 0])
+    slack = float(errors.slack_of(1.0, 1.0)[0, 0])
     apart = min((noisy - rest - 2 * slack) / (2 * spread), evidence - CLEAR)
     return max(0.0, 1 - number * float(ndtr(-apart) / CHANCE_BELOW_CLEAR))

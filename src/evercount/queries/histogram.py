@@ -102,7 +102,8 @@ class Histogram(PowerQuery[FloatArray]):
         self._removals = removals
         self._keys: tuple[str, ...] | None
         if isinstance(keys, Integral):
-            self._keys, known = None, check_count("the number of keys", keys)
+            self._keys = None
+            known = check_count("the number of keys", keys)
         else:
             self._keys = _checked_keys(keys, unknown == OTHER)
             known = len(self._keys)
@@ -110,11 +111,9 @@ class Histogram(PowerQuery[FloatArray]):
             raise ParameterError(
                 "other keys cannot join keys that are numbers: list the keys by name"
             )
-        self._added = (
-            _checked_keys([*(self._keys or ()), *added], unknown == OTHER)[known:]
-            if len(added)
-            else ()
-        )
+        self._added: tuple[str, ...] = ()
+        if len(added):
+            self._added = _checked_keys([*(self._keys or ()), *added], unknown == OTHER)[known:]
         self._known = known
         self._other = known if unknown == OTHER else -1
         self.cells = known + (unknown == OTHER) + len(self._added)
@@ -124,12 +123,17 @@ class Histogram(PowerQuery[FloatArray]):
             raise ParameterError(
                 f"max_keys_per_event={self._most} is more than the {self.cells} cells: use fewer"
             )
-        self._scale = None if weights is None else _scale_of(weights, self.labels)
+        if weights is None:
+            self._scale = None
+        else:
+            self._scale = _scale_of(weights, self.labels)
 
     @cached_property
     def labels(self) -> Sequence[str]:
         known = tuple(map(str, range(self._known)) if self._keys is None else self._keys)
-        return (*known, OTHER, *self._added) if self._unknown == OTHER else (*known, *self._added)
+        if self._unknown == OTHER:
+            return (*known, OTHER, *self._added)
+        return (*known, *self._added)
 
     def _sensitivity(self, adjacency: Adjacency, power: int) -> float:
         """S is that of `histogram.proof.md`: exact, not only an upper bound.
@@ -139,7 +143,8 @@ class Histogram(PowerQuery[FloatArray]):
         tests/queries/test_every_sensitivity.py::test_claims_by_enumeration and
         tests/queries/test_queries_histogram.py::test_planted_weights_are_caught.
         """
-        touched, factor = min(self._most, self.cells), 1
+        touched = min(self._most, self.cells)
+        factor = 1
         if is_replace(adjacency):
             touched, factor = (
                 (touched, 2**power) if self._removals else (min(2 * self._most, self.cells), 1)
@@ -150,7 +155,9 @@ class Histogram(PowerQuery[FloatArray]):
 
     @cached_property
     def publishing(self) -> Publishing:
-        return SUMS if self._scale is None else divided(self._scale)
+        if self._scale is None:
+            return SUMS
+        return divided(self._scale)
 
     def parameters(self) -> dict[str, Any]:
         more: dict[str, Any] = {}
@@ -206,7 +213,10 @@ class Histogram(PowerQuery[FloatArray]):
 
     def _counts(self, events: Any) -> IntArray:
         numbers = isinstance(events, np.ndarray) and events.ndim == 1 and events.dtype.kind in "iu"
-        listed = events if numbers and self._keys is None else listed_events(events)
+        if numbers and self._keys is None:
+            listed = events
+        else:
+            listed = listed_events(events)
         cells = self._plain_cells(listed)
         if cells is not None:
             return np.bincount(cells, minlength=self.cells).astype(np.int64, copy=False)
@@ -236,7 +246,8 @@ class Histogram(PowerQuery[FloatArray]):
         return not self._removals
 
     def check_totals(self, totals: IntArray) -> None:
-        least, most = int(totals.min()), int(totals.max())
+        least = int(totals.min())
+        most = int(totals.max())
         if not self._removals and least < 0:
             raise InputError(
                 "counts have a negative entry; build the histogram with removals=True to allow it"
@@ -270,7 +281,10 @@ class Histogram(PowerQuery[FloatArray]):
             if isinstance(key, bool) or not isinstance(
                 key, Integral if self._keys is None else str
             ):
-                wanted = "a whole number" if self._keys is None else "a string"
+                if self._keys is None:
+                    wanted = "a whole number"
+                else:
+                    wanted = "a string"
                 raise EventRefused(
                     number,
                     f"is not a key: a key is {wanted}, got {key!r:.80} ({type(key).__name__})",
@@ -278,7 +292,10 @@ class Histogram(PowerQuery[FloatArray]):
             if self._keys is not None:
                 cell = self._cell_of.get(key, self._other)
             else:
-                cell = int(key) if 0 <= int(key) < self._known else self._other
+                if 0 <= int(key) < self._known:
+                    cell = int(key)
+                else:
+                    cell = self._other
             if cell < 0:
                 wrong = f"names the key {key!r:.80}, which is not in the public list"
                 raise EventRefused(
@@ -302,7 +319,9 @@ class Histogram(PowerQuery[FloatArray]):
                     raise EventRefused(number, f"has the sign {sign!r:.80}; it must be +1 or -1")
             return {key: int(sign) for key, sign in event.items()}
         keys = event.tolist() if isinstance(event, np.ndarray) else event
-        keys = list(keys) if isinstance(keys, set | frozenset | list | tuple) else [keys]
+        if not isinstance(keys, set | frozenset | list | tuple):
+            keys = [keys]
+        keys = list(keys)
         try:
             signs = dict.fromkeys(keys, 1)
         except TypeError:
@@ -325,10 +344,8 @@ def _scale_of(weights: Any, labels: Sequence[str]) -> IntArray | None:
     """What an event adds to each cell, from a table from key to weight; None where all are 1."""
     if not isinstance(weights, Mapping):
         raise ParameterError(f'weights must be a table such as {{"north": 3}}, got {weights!r:.80}')
-    scale, place = (
-        np.ones(len(labels), np.int64),
-        {label: cell for cell, label in enumerate(labels)},
-    )
+    scale = np.ones(len(labels), np.int64)
+    place = {label: cell for cell, label in enumerate(labels)}
     for key, weight in weights.items():
         if str(key) not in place:
             raise ParameterError(f"weights name {key!r:.80}, which is not a key of the list")

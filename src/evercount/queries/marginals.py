@@ -77,7 +77,10 @@ class Marginals(TableQuery):
             for length in range(self.depth + 1)
             for part in combinations(range(self.depth), length)
         ]
-        self._tables = tuple(every) if tables is None else _checked_tables(tables, self.depth)
+        if tables is None:
+            self._tables = tuple(every)
+        else:
+            self._tables = _checked_tables(tables, self.depth)
         self._weights = check_weights(weights, len(self._tables), "table")
         self._parts = tuple(
             part for part in every if any(set(part) <= set(table) for table in self._tables)
@@ -133,11 +136,10 @@ class Marginals(TableQuery):
         first, cells = 0, []
         for table in self._tables:
             sizes = [self._sizes[i] for i in table]
-            inside = (
-                np.ravel_multi_index([places[i] for i in table], sizes)
-                if table
-                else np.zeros(len(leaves), int)
-            )
+            if table:
+                inside = np.ravel_multi_index([places[i] for i in table], sizes)
+            else:
+                inside = np.zeros(len(leaves), int)
             cells.append(first + np.asarray(inside, dtype=np.int64))
             first += self._number(table)
         table_cells = np.stack(cells, axis=1)
@@ -212,10 +214,8 @@ class Marginals(TableQuery):
 
     def _rounding(self) -> FloatArray:
         def rounding(inner: Part) -> float:
-            known, centred = (
-                self._precisions[inner],
-                prod(2 * (1 - 1 / self._sizes[i]) for i in inner),
-            )
+            known = self._precisions[inner]
+            centred = prod(2 * (1 - 1 / self._sizes[i]) for i in inner)
             return sum(self._weights[place] for place in known) * centred / sum(known.values())
 
         return self._added_up(rounding, 1)

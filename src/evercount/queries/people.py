@@ -36,7 +36,10 @@ class UserQuery(PowerQuery):
     _keyed: bool  # whether an event is a pair (user, key), and not a user alone
 
     def __init__(self, keys: Sequence[str] | None) -> None:
-        self._keys: tuple[str, ...] | None = None if keys is None else public_names("key", keys)
+        if keys is None:
+            self._keys: tuple[str, ...] | None = None
+        else:
+            self._keys = public_names("key", keys)
         require_fits(
             len(self._keys or ()), "this query", "Use fewer keys, or group rare keys under one."
         )
@@ -152,8 +155,12 @@ class DistinctUsers(UserQuery):
             raise ParameterError(
                 f"total is true or false; it goes with keys, none of them called {TOTAL!r}"
             )
-        self._total, self.cells = total, len(self._index) + total
-        self.labels = ("users",) if self._keys is None else (*((TOTAL,) * total), *self._keys)
+        self._total = total
+        self.cells = len(self._index) + total
+        if self._keys is None:
+            self.labels = ("users",)
+        else:
+            self.labels = (*((TOTAL,) * total), *self._keys)
 
     @property
     def order_matters(self) -> bool:
@@ -162,11 +169,9 @@ class DistinctUsers(UserQuery):
     @property
     def rows(self) -> Rows:
         keys = self._keys
-        return (
-            Rows(("user",))
-            if keys is None
-            else Rows(("user", "key"), list_keys=lambda: (keys, False))
-        )
+        if keys is None:
+            return Rows(("user",))
+        return Rows(("user", "key"), list_keys=lambda: (keys, False))
 
     def _sensitivity(self, adjacency: Adjacency, power: int) -> float:
         """S of the class. Δ₁ for one event is 2, and 4 under replace with keys; 2 more with
@@ -177,7 +182,9 @@ class DistinctUsers(UserQuery):
         """
         one = 2.0
         if is_replace(adjacency) and self._keys is not None:
-            one = 8.0 if self.order_matters and power == 2 else 4.0
+            one = 4.0
+            if self.order_matters and power == 2:
+                one = 8.0
         return one + 2.0 * self._total
 
     def user_sensitivity(self, adjacency: Adjacency, period: bool = False, **on: bool) -> float:
@@ -267,7 +274,9 @@ class ActiveUsers(DistinctUsers):
         replaced = is_replace(adjacency)
         if self.order_matters:
             return 2.0 ** (power + 1) if replaced else 2.0
-        return 2.0 if replaced and self._keys is not None else 1.0
+        if replaced and self._keys is not None:
+            return 2.0
+        return 1.0
 
     def user_sensitivity(self, adjacency: Adjacency, period: bool = False, **on: bool) -> float:
         return float(self._most * (1 + is_replace(adjacency)))
@@ -354,11 +363,14 @@ class Occupancy(UserQuery):
         if OUT in (self._keys or ()):
             raise ParameterError(f"a key cannot be called {OUT!r}: that is the event of leaving")
         self._index = {key: cell for cell, key in enumerate(self._keys or (IN,))}
-        self._legal, self._keyed = {**self._index, OUT: -1}, True
-        self._most = (
-            None if max_events is None else check_whole("max_events", max_events, 1, 1_000_000)
-        )
-        self.cells, self.labels = len(self._index), self._keys or ("inside",)
+        self._legal = {**self._index, OUT: -1}
+        self._keyed = True
+        if max_events is None:
+            self._most = None
+        else:
+            self._most = check_whole("max_events", max_events, 1, 1_000_000)
+        self.cells = len(self._index)
+        self.labels = self._keys or ("inside",)
         self._touched = min(2, self.cells)
 
     @property
@@ -403,11 +415,15 @@ class Occupancy(UserQuery):
             found.append((1, self._touched, 3 + self._touched)[histories - 1])
         if self._most is not None and falling:
             changes = self._changes(self._most)
-            one, two = changes, 4 * changes - 2
+            one = changes
+            two = 4 * changes - 2
             found.append((one, two, one + two + 2 * math.sqrt(one * two))[histories - 1])
         elif self._most is not None:
-            half, rest = (self._most + 1) // 2, self._most // 2
-            moves = rest**2 + ((self._most - 1) // 2) ** 2 if self._touched == 2 else 0
+            half = (self._most + 1) // 2
+            rest = self._most // 2
+            moves = 0
+            if self._touched == 2:
+                moves = rest**2 + ((self._most - 1) // 2) ** 2
             found.append((half**2 + rest**2 + moves) * histories**2)
         return float(min(found))
 
@@ -431,7 +447,8 @@ class Occupancy(UserQuery):
     def encode(self, state: Places, events: Any) -> tuple[IntArray, Places]:
         pairs = self._pairs(events)
         row = np.zeros(self.cells, np.int64)
-        inside, seen = state["inside"], state["events"]
+        inside = state["inside"]
+        seen = state["events"]
         for user, where in pairs:
             if self._most is not None:
                 if seen.get(user, 0) >= self._most:

@@ -138,7 +138,10 @@ class PrefixQuery(Query):
                 "program must call register_encoder(name)(function) before it declares or restores "
                 "a stream with it. Nothing is imported or looked up for you."
             )
-        self._function = _ENCODERS[encode] if isinstance(encode, str) else encode
+        if isinstance(encode, str):
+            self._function = _ENCODERS[encode]
+        else:
+            self._function = encode
         if not callable(self._function):
             raise ParameterError(
                 f"encode must be a function or the name of a registered one, got {encode!r:.80}"
@@ -162,15 +165,16 @@ class PrefixQuery(Query):
             raise ParameterError(f"state must be a JSON value: {error}.") from error
         if labels is not None and (isinstance(labels, str) or len(labels) != self.cells):
             raise ParameterError(f"labels must be a list of {self.cells} strings, one per cell.")
-        self._labels = (
-            None
-            if labels is None
-            else tuple(check_public_text("the label", label) for label in labels)
-        )
+        if labels is None:
+            self._labels = None
+        else:
+            self._labels = tuple(check_public_text("the label", label) for label in labels)
 
     @property
     def labels(self) -> Sequence[str]:
-        return super().labels if self._labels is None else self._labels
+        if self._labels is None:
+            return super().labels
+        return self._labels
 
     def squared_sensitivity(self, adjacency: Adjacency) -> float:
         check_name("adjacency", adjacency, ADJACENCIES)
@@ -224,8 +228,9 @@ class PrefixQuery(Query):
     def identity(self) -> list[Any]:
         """As for every query; with a digest of a function that is not registered, whose path
         another may share."""
-        code = [] if self._function in _ENCODERS.values() else [digest_of_function(self._function)]
-        return [*super().identity(), *code]
+        if self._function in _ENCODERS.values():
+            return super().identity()
+        return [*super().identity(), digest_of_function(self._function)]
 
     def parameters(self) -> dict[str, Any]:
         return {

@@ -94,7 +94,9 @@ class Publishing:
 
     def roundings(self) -> FloatArray | float:
         """What a change of 1 in every cell can do to each output."""
-        return self.norms() if self.rounding is None else self.rounding()
+        if self.rounding is None:
+            return self.norms()
+        return self.rounding()
 
     def of_cells(self, cells: range, outputs: int) -> tuple[FloatArray, FloatArray]:
         """(norms, roundings) of the published numbers from cells that joined together, as if the
@@ -106,7 +108,9 @@ class Publishing:
 
     def sum_weights(self, ticks: IntArray) -> FloatArray:
         """What the running sums of each tick are multiplied with before they are published."""
-        return np.ones(len(ticks)) if self.weights is None else self.weights(ticks)
+        if self.weights is None:
+            return np.ones(len(ticks))
+        return self.weights(ticks)
 
     def between(self, earlier: int, later: int, low: FloatArray, high: FloatArray) -> Change:
         """(change, weight): what is published for ticks earlier+1 … later, given the published
@@ -164,10 +168,11 @@ class CellErrors:
     def factor(self, level: float, cells: int = 1) -> float:
         """How many spreads hold the noise of this number of cells at once, with probability at
         least `level`."""
-        beta, count = 1 - check_probability("level", level), check_count("cells", cells)
-        return (
-            laplace_factor(beta / count) if self.pure else float(simultaneous_quantile(count, beta))
-        )
+        beta = 1 - check_probability("level", level)
+        count = check_count("cells", cells)
+        if self.pure:
+            return laplace_factor(beta / count)
+        return float(simultaneous_quantile(count, beta))
 
     def half(self, level: float, cells: int = 1) -> FloatArray:
         """Half-width, shape (ticks, 1), that holds for so many cells at once with probability at
@@ -231,8 +236,10 @@ def fieller_interval(
 
     with np.errstate(divide="ignore", invalid="ignore"):
         centre = np.clip(np.where(below == 0, low, above / below), low, high)
-    bottom, top = np.full_like(centre, low), np.full_like(centre, high)
-    inside_bottom, inside_top = fits(bottom) >= 0, fits(top) >= 0
+    bottom = np.full_like(centre, low)
+    top = np.full_like(centre, high)
+    inside_bottom = fits(bottom) >= 0
+    inside_top = fits(top) >= 0
     # on either side of the noisy ratio `fits` is convex and starts above 0: one change of sign at
     # most
     start = np.where(
@@ -246,7 +253,8 @@ def fieller_interval(
         for _ in range(BISECTIONS):
             middle = (good + bad) / 2
             fit = fits(middle) >= 0
-            good, bad = np.where(fit, middle, good), np.where(fit, bad, middle)
+            good = np.where(fit, middle, good)
+            bad = np.where(fit, bad, middle)
         ends.append(np.where(limit_fits, limit, bad))
     return ends[0], ends[1]
 
@@ -261,11 +269,9 @@ def check_weights(
     default 1 each."""
     if weights is None:
         return (1,) * number
-    given = (
-        weights
-        if isinstance(weights, Sequence | np.ndarray) and not isinstance(weights, str | bytes)
-        else ()
-    )
+    given: Sequence[Any] | FloatArray = ()
+    if isinstance(weights, Sequence | np.ndarray) and not isinstance(weights, str | bytes):
+        given = weights
     whole = all(isinstance(weight, Integral) and not isinstance(weight, bool) for weight in given)
     if len(given) != number or not whole or not all(least <= weight <= largest for weight in given):
         allowed = f"{number} whole numbers from {least} to {largest}, one for each {what}"
@@ -331,7 +337,8 @@ def _describe(
     """The chosen cells with their intervals, and the confidence that each is larger than the
     rest."""
     half = errors.cells.half(level, errors.count)[0]
-    spread, slack = errors.cells.spread[0], errors.cells.slack[0]
+    spread = errors.cells.spread[0]
+    slack = errors.cells.slack[0]
     keys = []
     for cell in chosen.tolist():
         confidence = 1.0
@@ -346,7 +353,8 @@ def _describe(
                 confidence = 1 - min(
                     1.0, errors.count * _one_tail(float(gaps.min()), errors.cells.pure)
                 )
-        value, reach = float(values[cell]), float(half[cell])
+        value = float(values[cell])
+        reach = float(half[cell])
         keys.append(TopKey(labels[cell], value, value - reach, value + reach, confidence))
     return keys
 
@@ -362,7 +370,10 @@ def supported_keys(
     Keys that are not listed count as 0. Proof: `histogram.proof.md`, "Selected keys": the intervals
     hold at once. Test: tests/queries/test_queries_top.py::test_supported_keys_have_occurred.
     """
-    least = errors.cells.half(level, errors.count)[0] if threshold is None else threshold
+    if threshold is None:
+        least = errors.cells.half(level, errors.count)[0]
+    else:
+        least = threshold
     order = np.argsort(-values, kind="stable")
     passed = (values > least)[order]
     return _describe(labels, values, errors, order[passed], order[~passed], level)

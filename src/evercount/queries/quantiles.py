@@ -62,7 +62,8 @@ class Quantiles(TreeQuery):
     def __init__(
         self, low: float, high: float, bins: int = 64, weights: Sequence[int] | None = None
     ) -> None:
-        self.low, self.high = check_number("low", low), check_number("high", high)
+        self.low = check_number("low", low)
+        self.high = check_number("high", high)
         check_range(low, high)
         self.bins = check_count("bins", bins, least=2)
         if self.bins & (self.bins - 1) or self.bins > MOST_BINS:
@@ -178,7 +179,8 @@ class Quantiles(TreeQuery):
         few = np.concatenate([np.ones((len(below), 1), bool), apart - inner < 0], axis=1)
         last = self.bins - 1 - np.argmax(few[:, ::-1], axis=1)
         edges = self.edges
-        low, high = edges[np.minimum(first, last)], edges[np.maximum(first, last) + 1]
+        low = edges[np.minimum(first, last)]
+        high = edges[np.maximum(first, last) + 1]
         return np.clip(self._inverse(below, q), low, high), low, high
 
     def _inverse(self, below: FloatArray, q: float) -> FloatArray:
@@ -193,6 +195,8 @@ class Quantiles(TreeQuery):
                 wanted = q * rising[-1]
                 j = min(int(np.searchsorted(rising, wanted, side="left")), self.bins)
                 step = rising[j] - rising[j - 1] if j else 0.0
-                inside = (wanted - rising[j - 1]) / step if step > 0 else 0.0
+                inside = 0.0
+                if step > 0:
+                    inside = (wanted - rising[j - 1]) / step
                 out[tick] = self.low + self.width * (max(j - 1, 0) + inside)
         return out

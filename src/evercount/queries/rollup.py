@@ -185,9 +185,9 @@ class Rollup(TreeQuery):
         self._unknown = unknown
         self._paths = _checked_paths(paths)
         self.depth = len(self._paths[0])
-        everything = (
-            [*self._paths, (OTHER,) * self.depth] if unknown == OTHER else list(self._paths)
-        )
+        everything = list(self._paths)
+        if unknown == OTHER:
+            everything.append((OTHER,) * self.depth)
         require_fits(
             len(everything) * (self.depth + 1), "this rollup", "Use fewer leaves, or fewer levels."
         )
@@ -201,7 +201,9 @@ class Rollup(TreeQuery):
             raise ParameterError(
                 f"the name {OTHER!r} of the first level is taken by unknown paths; rename it"
             )
-        trees, places, nodes_by_label = [], [], dict[str, tuple[str, ...]]()
+        trees = []
+        places = []
+        nodes_by_label = dict[str, tuple[str, ...]]()
         self._leaf: dict[tuple[str, ...], int] = {}
         for number, paths_of_tree in enumerate([everything, *self._added]):
             nodes = _nodes(paths_of_tree)
@@ -220,26 +222,34 @@ class Rollup(TreeQuery):
             trees.append(ConsistentTree(_children(nodes), chosen))
             place = {label: output for output, label in enumerate(nodes_by_label)}
             places.append(np.asarray([place[label] for label in labels]))
-        self.labels, self._outputs = tuple(nodes_by_label), list(nodes_by_label.values())
-        self.tree = trees[0] if len(trees) == 1 else Forest(tuple(trees), tuple(places))
+        self.labels = tuple(nodes_by_label)
+        self._outputs = list(nodes_by_label.values())
+        if len(trees) == 1:
+            self.tree = trees[0]
+        else:
+            self.tree = Forest(tuple(trees), tuple(places))
         if trees[0].leaves < 2:
             raise ParameterError("a rollup needs at least two leaves; for one number use Count")
 
     @cached_property
     def publishing(self) -> Publishing:
         part = self.tree.part if isinstance(self.tree, Forest) else None
-        decode, norms = (
-            (lambda first_tick, noisy: self.tree.estimate(noisy)),
-            lambda: np.sqrt(self.tree.variances),
+        return Publishing(
+            decode=lambda first_tick, noisy: self.tree.estimate(noisy),
+            norms=lambda: np.sqrt(self.tree.variances),
+            rounding=lambda: self.tree.rounding,
+            covariance=self._covariance,
+            part=part,
         )
-        return Publishing(decode, norms, lambda: self.tree.rounding, self._covariance, part=part)
 
     def _leaves_in(self, output: int) -> tuple[IntArray, int]:
         node = self._outputs[output]
         return np.flatnonzero([path[: len(node)] == node for path in self._leaf]), -1
 
     def leaves_of(self, events: list[Any]) -> npt.NDArray[np.intp]:
-        other = None if self._other is None else self._leaf[self._other]
+        other = None
+        if self._other is not None:
+            other = self._leaf[self._other]
         leaves = []
         for number, event in enumerate(events):
             named = isinstance(event, list | tuple) and all(isinstance(name, str) for name in event)
@@ -268,7 +278,9 @@ class Rollup(TreeQuery):
 
     @property
     def _other(self) -> tuple[str, ...] | None:
-        return (OTHER,) * self.depth if self._unknown == OTHER else None
+        if self._unknown == OTHER:
+            return (OTHER,) * self.depth
+        return None
 
     def _totals_of_rows(
         self, tick: IntArray, cell: IntArray, events: IntArray, units: IntArray

@@ -181,13 +181,13 @@ def bounded(what: Literal["ticks", "events"], budget: Budget, horizon: int | Non
     """How many ticks or events one protected unit touches at most; refused where nothing bounds
     that."""
     touched = budget.touched(horizon)
-    most = touched.ticks if what == "ticks" else touched.events
+    if what == "ticks":
+        most = touched.ticks
+        remedy = "max_ticks=... or a period"
+    else:
+        most = touched.events
+        remedy = "max_events=..., or max_per_tick=... and max_ticks"
     if most is None:
-        remedy = (
-            "max_ticks=... or a period"
-            if what == "ticks"
-            else "max_events=..., or max_per_tick=... and max_ticks"
-        )
         raise ParameterError(
             f"nothing bounds how many {what} of one user are counted: give the budget {remedy}"
         )

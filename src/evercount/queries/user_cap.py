@@ -83,7 +83,9 @@ class Caps:
             room = np.minimum(room, self.per_tick)
         if self.events is not None:
             room = np.minimum(room, self.events - events)
-        return room if self.ticks is None else np.where(ticks < self.ticks, room, 0)
+        if self.ticks is None:
+            return room
+        return np.where(ticks < self.ticks, room, 0)
 
     def afters(self, used: IntArray, tick: int, counted: IntArray) -> IntArray:
         """As `after`, for many users: one row of `Used` for each."""
@@ -143,7 +145,9 @@ def last_turns(user: IntArray, time: IntArray, order: IntArray) -> IntArray:
     if not len(user):
         return np.empty(0, np.int64)
     sorting = np.lexsort((order, time, user))
-    who, when, nth = user[sorting], time[sorting], order[sorting]
+    who = user[sorting]
+    when = time[sorting]
+    nth = order[sorting]
     number = np.arange(len(sorting))
     same_user = np.r_[False, who[1:] == who[:-1]]
     same_place = np.r_[same_user[1:] & (when[1:] == when[:-1]) & (nth[1:] == nth[:-1]), False]

@@ -54,7 +54,8 @@ class WordQuery(PowerQuery[FloatArray]):
         self._longest = check_count("max_length", max_length)
         self._letters: tuple[str, ...] | None
         if isinstance(alphabet, Integral):
-            self._letters, self._size = None, check_count("the number of letters", alphabet)
+            self._letters = None
+            self._size = check_count("the number of letters", alphabet)
         else:
             self._letters = public_names(
                 "letter", list(alphabet) if isinstance(alphabet, str) else alphabet, (" ",)
@@ -70,27 +71,33 @@ class WordQuery(PowerQuery[FloatArray]):
                 f"{self._size} letters",
                 "Use a smaller alphabet or shorter words.",
             )
-        self.cells, most = self._offsets[-1], LARGEST_WEIGHT
-        self.weights = (
-            None
-            if weights is None
-            else check_weights(weights, self._longest, "length", largest=most)
-        )
+        self.cells = self._offsets[-1]
+        self.weights = None
+        if weights is not None:
+            self.weights = check_weights(weights, self._longest, "length", largest=LARGEST_WEIGHT)
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
         """All words in the order of their cells; letters of several characters are joined by a
         blank."""
-        names = tuple(map(str, range(self._size))) if self._letters is None else self._letters
+        if self._letters is None:
+            names = tuple(map(str, range(self._size)))
+        else:
+            names = self._letters
         join = ("" if all(len(name) == 1 for name in names) else " ").join
         words = tuple(
             join(word) for k in range(1, self._longest + 1) for word in product(names, repeat=k)
         )
-        return words if all(map(str.isascii, names)) else tuple(map(displayable, words))
+        if all(map(str.isascii, names)):
+            return words
+        return tuple(map(displayable, words))
 
     @cached_property
     def _index(self) -> dict[Any, int]:
-        names: Iterable[Any] = range(self._size) if self._letters is None else self._letters
+        if self._letters is None:
+            names: Iterable[Any] = range(self._size)
+        else:
+            names = self._letters
         return {**{letter: code for code, letter in enumerate(names)}, None: HOLE}
 
     def _read(self, events: Any) -> list[int]:
@@ -121,7 +128,9 @@ class WordQuery(PowerQuery[FloatArray]):
 
     @cached_property
     def publishing(self) -> Publishing:
-        return SUMS if self.weights is None else divided(self._scale)
+        if self.weights is None:
+            return SUMS
+        return divided(self._scale)
 
     def check_events(self, events: Iterable[Any]) -> None:
         self._read(events)
@@ -131,7 +140,9 @@ class WordQuery(PowerQuery[FloatArray]):
             "alphabet": self._size if self._letters is None else list(self._letters),
             "max_length": self._longest,
         }
-        return own if self.weights is None else own | {"weights": list(self.weights)}
+        if self.weights is None:
+            return own
+        return own | {"weights": list(self.weights)}
 
 
 class Substrings(WordQuery):
@@ -264,8 +275,10 @@ class Episodes(WordQuery):
         """
         new = self._read(events)
         increments = np.zeros(self.cells, np.int64)
-        letters, starts = state["letters"], list(state["starts"])
-        size, offsets = self._size, self._offsets
+        letters = state["letters"]
+        starts = list(state["starts"])
+        size = self._size
+        offsets = self._offsets
         for letter in new:
             letters += 1
             if letter == HOLE:
@@ -328,8 +341,10 @@ def episode_sensitivity(
     tests/queries/test_every_sensitivity.py::test_claims_by_enumeration.
     """
     # a replaced letter may also become none, and with one letter nothing else
-    numbers = (1, 2) if replace and letters > 1 else (1,)
-    return max(_largest_change(letters, longest, changed, weights, power) for changed in numbers)
+    changes = [1]
+    if replace and letters > 1:
+        changes = [1, 2]
+    return max(_largest_change(letters, longest, changed, weights, power) for changed in changes)
 
 
 def _largest_change(
@@ -349,11 +364,9 @@ def one_length(letters: int, length: int, changed: int, power: int = 2) -> int:
     rows = EACH_LENGTH[power, changed]
     if length <= len(rows):
         return _over_groups(letters, changed, rows[length - 1])
-    return (
-        by_types(letters, length, changed)
-        if power == 2
-        else 2 * changed * length * letters ** (length - 1)
-    )
+    if power == 2:
+        return by_types(letters, length, changed)
+    return 2 * changed * length * int(letters ** (length - 1))
 
 
 def _over_groups(letters: int, changed: int, row: Sequence[int]) -> int:

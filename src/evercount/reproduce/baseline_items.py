@@ -44,7 +44,8 @@ def _band(
     """A curve that jumps from tick to tick as the band from its least to its largest value in bins
     of ticks."""
     edges = np.unique(np.linspace(0, len(std), min(bins, len(std)) + 1).astype(np.int64))
-    least, most = np.minimum.reduceat(std, edges[:-1]), np.maximum.reduceat(std, edges[:-1])
+    least = np.minimum.reduceat(std, edges[:-1])
+    most = np.maximum.reduceat(std, edges[:-1])
     middle = (edges[:-1] + edges[1:] + 1) / 2
     axes.fill_between(middle, least, most, color=colour, alpha=0.25, linewidth=0)
     axes.plot(middle, most, color=colour, linewidth=1.3)
@@ -60,7 +61,9 @@ def _band(
     {"exponents": (10, 12)},
 )
 def smoothness(parameters: Parameters, context: Context) -> Result:
-    epsilon, delta, exponents = parameters["epsilon"], parameters["delta"], parameters["exponents"]
+    epsilon = parameters["epsilon"]
+    delta = parameters["delta"]
+    exponents = parameters["exponents"]
     rows: list[Row] = []
     curves: dict[str, FloatArray] = {}  # of the largest T, which is the last one
     for exponent in context.steps(exponents):
@@ -130,7 +133,8 @@ def smoothness(parameters: Parameters, context: Context) -> Result:
     },
 )
 def sparse(parameters: Parameters, context: Context) -> Result:
-    epsilon, deltas = parameters["epsilon"], (0.0, parameters["delta"])
+    epsilon = parameters["epsilon"]
+    deltas = (0.0, parameters["delta"])
     horizons = tuple(2**exponent for exponent in parameters["exponents"])
     rows = [
         {"delta": delta, **row}
@@ -211,7 +215,8 @@ PUBLISHED = {"subtraction tree, k = 13, T = 1024": 324.0, "dense optimum, T = 10
 
 def _bridge_row(T: int) -> Row:
     """Largest and mean variance times ε² of the bridge and of the best digit tree."""
-    bridge, tree = Bridge(T), DigitTree(T, best_base(T))
+    bridge = Bridge(T)
+    tree = DigitTree(T, best_base(T))
     variance = 2 * bridge.row_norms(np.arange(1, T + 1)) ** 2
     other = 2 * (tree.levels * tree.worst_row()[1]) ** 2
     return {
@@ -228,7 +233,8 @@ def _bridge_row(T: int) -> Row:
 def _endless_row(T: int) -> Row:
     """The largest std so far without a horizon, next to the worst std of the bridge told T = t."""
     told = Bridge(T).worst_row()[1]
-    tree, hybrid = EndlessBridge(), HybridTree()
+    tree = EndlessBridge()
+    hybrid = HybridTree()
     mine, other = (float(engine.row_norms(engine.suspects(T)).max()) for engine in (tree, hybrid))
     return {
         "t": f"2^{T.bit_length() - 1}",
@@ -271,7 +277,8 @@ def _winner_row(epsilon: float, delta: float, T: int) -> Row:
     {"deltas": (1e-6, 1e-10), "horizons": (24, 365, 1024), "endless": (2**4, 2**10)},
 )
 def bridges(parameters: Parameters, context: Context) -> Result:
-    horizons, epsilon = parameters["horizons"], parameters["epsilon"]
+    horizons = parameters["horizons"]
+    epsilon = parameters["epsilon"]
     rows = [_bridge_row(T) for T in context.steps(horizons)]
     winners = [_winner_row(epsilon, delta, T) for delta in parameters["deltas"] for T in horizons]
     endless = [_endless_row(T) for T in parameters["endless"]]

@@ -76,7 +76,10 @@ class Item:
     def parameters(
         self, quick: bool = False, repetitions: int | None = None, device: str | None = None
     ) -> dict[str, Any]:
-        chosen = {**self.full, **self.quick} if quick else dict(self.full)
+        if quick:
+            chosen = {**self.full, **self.quick}
+        else:
+            chosen = dict(self.full)
         if repetitions is not None and "repetitions" in chosen:
             chosen["repetitions"] = repetitions
         if "device" in chosen:

@@ -85,7 +85,8 @@ def sphere_radius(buckets: int, epsilon: float) -> float:
     # E of a coordinate of a uniform unit vector, given that it is positive, is
     # Γ(d/2)/(√π·Γ((d+1)/2)); the tree, of length √height, is met by its direction with (2p − 1)
     # times as much.
-    nodes, height = 2 * buckets - 2, buckets.bit_length() - 1
+    nodes = 2 * buckets - 2
+    height = buckets.bit_length() - 1
     log_mean = math.lgamma(nodes / 2) - math.lgamma((nodes + 1) / 2) - math.log(math.pi) / 2
     return math.sqrt(height) / (math.tanh(epsilon / 2) * math.exp(log_mean))
 
@@ -100,7 +101,10 @@ def below_less_above(buckets: int) -> FloatArray:
             while start < stop:  # the largest node that begins here and does not reach beyond
                 size = min(start & -start or buckets, 1 << ((stop - start).bit_length() - 1))
                 level = height - (size.bit_length() - 1)
-                node = 2**level - 2 + start // size if level else -1
+                if level:
+                    node = 2**level - 2 + start // size
+                else:
+                    node = -1
                 rows[t - 1, node] += sign
                 start += size
     return rows

@@ -60,21 +60,24 @@ def related_work(parameters: Parameters, context: Context) -> Result:
 
 def banded_roots(parameters: Parameters) -> list[Row]:
     """Worst stds of running totals: an event once in all ticks, and a person with so many days."""
-    horizon, days = parameters["horizon"], parameters["days"]
+    horizon = parameters["horizon"]
+    days = parameters["days"]
     person = Budget(1.0, 1e-6, unit="user", max_per_tick=1, max_ticks=parameters["max_ticks"])
     rows: list[Row] = []
     for bands in (*parameters["bands"], None):
-        names = ("balanced", None) if bands is None else (banded_inverse_root(horizon, bands),) * 2
-        event = Stream(
-            Count(), Budget(1.0, 1e-6), horizon, names[0] or "balanced", views=["running"]
-        )
-        own = None if bands is None else banded_inverse_root(days, bands)
-        other = Stream(Count(), person, days, own, views=["running"])
+        if bands is None:
+            noise = "balanced; for a person the default"
+            for_event: Dense | str = "balanced"
+            for_person: Dense | None = None
+        else:
+            noise = f"banded inverse root, {bands} bands"
+            for_event = banded_inverse_root(horizon, bands)
+            for_person = banded_inverse_root(days, bands)
+        event = Stream(Count(), Budget(1.0, 1e-6), horizon, for_event, views=["running"])
+        other = Stream(Count(), person, days, for_person, views=["running"])
         rows.append(
             {
-                "noise": f"banded inverse root, {bands} bands"
-                if bands is not None
-                else "balanced; for a person the default",
+                "noise": noise,
                 "an event": _worst(event, horizon),
                 f"a person with {parameters['max_ticks']} of {days} days": _worst(other, days),
             }
@@ -114,7 +117,8 @@ def _nuclear(matrix: FloatArray, weights: FloatArray) -> float:
 def comings_and_goings(parameters: Parameters) -> list[Row]:
     """Worst std of how many are inside, where a person may have so many events, by our S and by the
     l1 change."""
-    horizon, rows = parameters["horizon"], list[Row]()
+    horizon = parameters["horizon"]
+    rows = list[Row]()
     for events in parameters["events"]:
         budget = Budget(1.0, 1e-6, unit="user")
         ours = _worst(Stream(Occupancy(max_events=events), budget, horizon, "balanced"), horizon)

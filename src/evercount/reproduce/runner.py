@@ -134,7 +134,9 @@ def read_record(folder: Path) -> dict[str, Any] | None:
         record = json.loads((folder / "result.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return record if isinstance(record, dict) and record.get("format") == RECORD_FORMAT else None
+    if isinstance(record, dict) and record.get("format") == RECORD_FORMAT:
+        return record
+    return None
 
 
 def write_tables(result: Result, folder: Path) -> list[str]:
@@ -161,7 +163,10 @@ def write_figures(result: Result, folder: Path) -> tuple[list[str], str]:
             return files, str(error)
         for suffix in ("png", "svg"):
             path = folder / f"{slug(name)}.{suffix}"
-            metadata = {"Date": None} if suffix == "svg" else {"Software": None}
+            if suffix == "svg":
+                metadata = {"Date": None}
+            else:
+                metadata = {"Software": None}
             # Simplified paths lose the binary mechanism's narrow spikes. A fixed salt makes the
             # files reproducible.
             with rc_context({"path.simplify": False, "svg.hashsalt": "evercount"}):
@@ -209,5 +214,7 @@ def format_cell(value: Any) -> str:
     if value is None:
         return "–"
     if isinstance(value, float):
-        return f"{value:.5g}" if abs(value) < 1e5 else f"{value:.3e}"
+        if abs(value) < 1e5:
+            return f"{value:.5g}"
+        return f"{value:.3e}"
     return str(value).replace("|", "\\|")

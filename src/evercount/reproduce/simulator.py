@@ -166,7 +166,10 @@ def simulate(
         std = stds(engine)
         run = batch_runner(engine, std, device)
         key = json.dumps([PARTIAL_FORMAT, name, horizon, repetitions, seed, device])
-        file = None if folder is None else folder / f"{name}.partial.npz"
+        if folder is None:
+            file = None
+        else:
+            file = folder / f"{name}.partial.npz"
         totals = read_partial(file, key) or Totals.none(horizon)
         while totals.repetitions < repetitions:
             progress(place * repetitions + totals.repetitions, repetitions * len(names))

@@ -75,7 +75,10 @@ def plan_sparse(
         raise ParameterError(
             f"a sparse counter needs an epsilon between 2^-30 and 16, got {epsilon!r}"
         )
-    s = None if max_ones is None else check_count("max_ones", max_ones)
+    if max_ones is None:
+        s = None
+    else:
+        s = check_count("max_ones", max_ones)
     if s is not None and s > LARGEST_TICKS:
         raise ParameterError(
             f"max_ones must be at most 2^40, got {s}; with that many events use a plain Count"
@@ -102,9 +105,10 @@ def _plan_sparse(
         return SparsePlan(epsilon, delta, T, s, beta, *nothing, 0.0, 1, 0, None, "constant", "none")
     ticks = REFERENCE_TICKS if T is None else T
     # The order decides between equal bounds: the partition, then what needs less of the data.
-    ways: tuple[str, ...] = (
-        ("partition", "plain") if s is None else ("constant", "partition", "plain")
-    )
+    if s is None:
+        ways: tuple[str, ...] = ("partition", "plain")
+    else:
+        ways = ("constant", "partition", "plain")
     if delta == 0 and T is not None and T > LARGEST_TICKS:
         ways = ways[:-1]  # pure counters over ticks end there
     plans = [_plan_sparse(epsilon, T, delta, s, beta, way) for way in ways]
@@ -113,7 +117,9 @@ def _plan_sparse(
 
 def _counter(served: int | None, delta: float) -> str:
     if delta == 0:
-        return "endless-bridge" if served is None else "bridge"
+        if served is None:
+            return "endless-bridge"
+        return "bridge"
     return "anytime" if served is None else "balanced"
 
 
@@ -127,10 +133,8 @@ def _plan_partition(
             spread = endless_spread(*parts, segments, 1, beta)
         else:
             spread = fixed_spread(*parts, T if segments is None else segments + 1, T, beta)
-        rest, threshold = (
-            round_down(Fraction(epsilon) - Fraction(parts[0])),
-            spread + (spread if gap is None else gap),
-        )
+        rest = round_down(Fraction(epsilon) - Fraction(parts[0]))
+        threshold = spread + (spread if gap is None else gap)
         counter = _counter(segments, delta)
         return SparsePlan(
             epsilon,
@@ -215,9 +219,13 @@ def make_counter(
     """The noise of the counter over segments or ticks: of a pure mechanism, or Gaussian where delta
     is positive."""
     # Simulations ask for that of many counters at once.
-    served = plan.horizon if plan.method == "plain" else plan.segments
+    if plan.method == "plain":
+        served = plan.horizon
+    else:
+        served = plan.segments
     if plan.delta == 0:
-        tree, epsilon = pure_factorization(plan.counter, served), plan.counter_epsilon
+        tree = pure_factorization(plan.counter, served)
+        epsilon = plan.counter_epsilon
         return build_pure(
             tree, cells=counters, grid=1.0, l1=1.0, epsilon=epsilon, secret=secret, dumped=dumped
         )

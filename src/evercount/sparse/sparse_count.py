@@ -136,7 +136,9 @@ class SparseCount(NoiseOwner):
     @property
     def numeric_delta(self) -> float:
         """The part of delta that pays for the counter's finite arithmetic; 0.0 where delta is 0."""
-        return 0.0 if self._noise is None else self._noise.numeric_delta
+        if self._noise is None:
+            return 0.0
+        return self._noise.numeric_delta
 
     @property
     def full(self) -> bool:
@@ -241,7 +243,8 @@ class SparseCount(NoiseOwner):
         )
         if closed:
             assert self._noise is not None
-            self._total, self._open = self._total + self._open, 0
+            self._total = self._total + self._open
+            self._open = 0
             self._estimate = float(self._total + int(self._noise.stream.take(1)[0, 0]))
             self.segments += 1
             self._level_noise = self._draw_level()
@@ -250,16 +253,24 @@ class SparseCount(NoiseOwner):
     def _release(self, closed: bool) -> SparseRelease:
         """What the tick publishes: a function of what was released before and of public numbers."""
         plan = self.plan
-        most = math.inf if plan.max_ones is None else float(plan.max_ones)
+        if plan.max_ones is None:
+            most = math.inf
+        else:
+            most = float(plan.max_ones)
         if plan.method == "constant":
             return SparseRelease(self.tick, most / 2, 0.0, most, False, 0, False)
-        releases = up_to_power(self.tick) if plan.method == "plain" else self.segments
-        off, offset = plan.counter_bound(releases), plan.offset(self.tick)
+        if plan.method == "plain":
+            releases = up_to_power(self.tick)
+        else:
+            releases = self.segments
+        off = plan.counter_bound(releases)
+        offset = plan.offset(self.tick)
         low = max(0.0, self._estimate - off)
         high = self._estimate + 2 * offset + off
         value = self._estimate + offset
         if self.full:
-            value, high = max(low, min(value, most)), math.inf
+            value = max(low, min(value, most))
+            high = math.inf
         elif low <= (high := min(high, most)):
             value = (low + high) / 2
         else:  # the noise passed its bound: the nearest possible number

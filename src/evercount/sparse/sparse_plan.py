@@ -169,7 +169,9 @@ class SparsePlan:
             The threshold before its noise.
         """
         spread = self.spread_at(tick)
-        return 2 * spread if self.max_ones is None else spread + self.gap
+        if self.max_ones is None:
+            return 2 * spread
+        return spread + self.gap
 
     @property
     def gap(self) -> int:
@@ -309,7 +311,10 @@ def endless_spread(
     1)(d + 2))."""
     doubling = tick.bit_length() - 1
     chance = beta / 3 / ((doubling + 1) * (doubling + 2) << doubling)
-    segment_chance = chance if segments is None else beta / 3 / (segments + 1)
+    if segments is None:
+        segment_chance = chance
+    else:
+        segment_chance = beta / 3 / (segments + 1)
     return _quantile(threshold_epsilon, segment_chance) + _quantile(tick_epsilon, chance)
 
 

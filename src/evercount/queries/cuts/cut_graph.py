@@ -249,21 +249,22 @@ class CutGraph:
         one. Proof: ``cuts.proof.md``, "Extreme cuts". Assumption: as for `bound`. Test:
         tests/queries/test_queries_cuts.py::test_extreme_cuts_are_covered.
         """
-        n, beta = self.vertices, 1.0 - check_probability("level", level)
+        n = self.vertices
+        beta = 1.0 - check_probability("level", level)
         weights = sign * self.weights
         sizes = np.arange(1, n // 2 + 1)
         pairs = sizes * (n - sizes)
         if n <= ENUMERATED:
             numbers = np.arange(1, 2 ** (n - 1))  # the last vertex is always on the other side
             sides = (numbers[:, None] >> np.arange(n) & 1).astype(np.float64)
-            exact, method = True, "enumeration"
+            exact = True
+            method = "enumeration"
         else:
             exact = sign > 0 and not sparsity and bool((self.edges >= 0).all())
-            method = (
-                "Stoer-Wagner"
-                if exact
-                else "Stoer-Wagner, spectral sweeps and local search on the raw weights"
-            )
+            if exact:
+                method = "Stoer-Wagner"
+            else:
+                method = "Stoer-Wagner, spectral sweeps and local search on the raw weights"
             sides = candidate_cuts(weights, sparsity)
         values = objective(weights, sides, sparsity)
         small = np.minimum(sides.sum(axis=1), n - sides.sum(axis=1)).astype(np.int64)
@@ -271,7 +272,10 @@ class CutGraph:
             least = np.asarray([values[small == size].min() for size in sizes])
         else:
             least = least_by_size(weights) / (pairs if sparsity else 1)
-        scale = 1 / pairs if sparsity else np.ones(len(pairs))
+        if sparsity:
+            scale = 1 / pairs
+        else:
+            scale = np.ones(len(pairs))
         # the true extreme cut does not depend on the noise, so one tail is enough; the chosen one
         # does
         one = scale * [self._noise.of_one(number, beta) for number in pairs.tolist()]
@@ -284,7 +288,8 @@ class CutGraph:
         best = int(values.argmin())
         floor = 0.0 if self.nonnegative else -inf
         low, high = (max(end, floor) for end in sorted((sign * low, sign * high)))
-        size, released = int(small[best]), sign * float(values[best])
+        size = int(small[best])
+        released = sign * float(values[best])
         return CutEstimate(
             tuple(np.flatnonzero(sides[best]).tolist()),
             min(max(released, low), high),
@@ -299,9 +304,12 @@ class CutGraph:
         )
 
     def _side(self, name: str, vertices: Collection[int]) -> list[int]:
-        members = list(vertices) if isinstance(vertices, Iterable) else []
-        integers = all(issubclass(type(v), Integral) and type(v) is not bool for v in members)
-        side = sorted(map(int, set(members))) if integers else []
+        members: list[int] = []
+        if isinstance(vertices, Iterable):
+            members = list(vertices)
+        side: list[int] = []
+        if all(issubclass(type(v), Integral) and type(v) is not bool for v in members):
+            side = sorted(map(int, set(members)))
         if not side or len(side) != len(members) or not 0 <= side[0] <= side[-1] < self.vertices:
             raise ParameterError(
                 f"{name} must hold distinct vertices in 0..{self.vertices - 1}, got {vertices!r}"
@@ -315,7 +323,8 @@ class CutGraph:
             raise ParameterError(
                 f"sizes must be those of the two sides, (|S|, |P|), got {sizes!r}"
             ) from None
-        a, b = check_count("the size of a side", a), check_count("the size of a side", b)
+        a = check_count("the size of a side", a)
+        b = check_count("the size of a side", b)
         if a + b > self.vertices:
             raise ParameterError(
                 f"disjoint sides of {a} and {b} vertices do not fit into {self.vertices}"
@@ -366,7 +375,8 @@ class CutNoise:
         """
         if self.laplace is None:
             return self._width(simultaneous_quantile(cuts, beta), pairs)
-        numbers, exponent = self.laplace * pairs, log(cuts) - log(beta)
+        numbers = self.laplace * pairs
+        exponent = log(cuts) - log(beta)
         if numbers <= EXACT_NUMBERS and exponent < EXACT_EXPONENT:
             return self._width(laplace_factor(exp(-exponent), numbers), pairs)
         return self._width(_chernoff(numbers, log(2) + exponent), pairs)
@@ -380,7 +390,8 @@ def _chernoff(numbers: int, exponent: float) -> float:
     """a with P(S > a·std) ≤ exp(−exponent) for a sum S of equal Laplace numbers; rounded up. For
     scale 1, P(S > y) ≤ exp(−u·y)·(1 − u²)^(−numbers), smallest at u = (√(numbers² + y²) −
     numbers)/y."""
-    low, high = 0.0, exponent + sqrt(2 * numbers * exponent) + 1.0
+    low = 0.0
+    high = exponent + sqrt(2 * numbers * exponent) + 1.0
     while _rate(numbers, high) < exponent:
         high *= 2
     while high - low > 1e-12 * high:

@@ -55,10 +55,12 @@ def stoer_wagner_cuts(weights: FloatArray) -> FloatArray:
         links[0] = -np.inf  # a vertex that was taken stays there
         last = before = 0
         for _ in range(len(alive) - 1):
-            before, last = last, int(links.argmax())
+            before = last
+            last = int(links.argmax())
             links[last] = -np.inf
             links += left[last]
-        s, t = alive[before], alive[last]
+        s = alive[before]
+        t = alive[last]
         cuts[phase] = groups[t]
         groups[s] += groups[t]
         merged[s] += merged[t]
@@ -120,8 +122,11 @@ def local_search(weights: FloatArray, sides: FloatArray, sparsity: bool) -> Floa
         helps = moved[np.arange(len(going)), best] < now - tolerance
         if not helps.any():
             break
-        going, best, rows = going[helps], best[helps], np.flatnonzero(helps)
-        cut[going], inside[going] = after[rows, best], sizes[rows, best]
+        going = going[helps]
+        best = best[helps]
+        rows = np.flatnonzero(helps)
+        cut[going] = after[rows, best]
+        inside[going] = sizes[rows, best]
         pull[going] -= 2 * signs[going, best][:, np.newaxis] * weights[best]
         signs[going, best] *= -1
     return np.asarray((signs + 1) / 2)

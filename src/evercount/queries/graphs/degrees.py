@@ -79,7 +79,9 @@ class HighDegree(GraphQuery[float]):
 
     def falling_sensitivity(self, adjacency: Adjacency) -> float | None:
         """Proof: ``graphs.proof.md``, section 6. An edge that is added or removed gains nothing."""
-        return _turns(self, [(self.tau, 1)]) if adjacency == "replace" else None
+        if adjacency == "replace":
+            return _turns(self, [(self.tau, 1)])
+        return None
 
     def _value_change_bound(self) -> ValueChangeBound:
         """Both ends of an edge may pass tau."""
@@ -166,7 +168,9 @@ class DegreeHistogram(GraphQuery[FloatArray]):
         """The degrees that are counted, with the number of cells like each: only the first and the
         last differ."""
         top = self.degree_bound
-        return [(1, 1), (2, top - 2), (top, 1)] if top > 1 else [(1, 1)]
+        if top > 1:
+            return [(1, 1), (2, top - 2), (top, 1)]
+        return [(1, 1)]
 
     def _change_bounds(self, stream: StreamKind) -> Sequence[ChangeBound]:
         """As HighDegree, for every degree."""
@@ -174,7 +178,9 @@ class DegreeHistogram(GraphQuery[FloatArray]):
 
     def falling_sensitivity(self, adjacency: Adjacency) -> float | None:
         """Proof: ``graphs.proof.md``, section 6. An edge that is added or removed gains nothing."""
-        return _turns(self, self._taus) if adjacency == "replace" else None
+        if adjacency == "replace":
+            return _turns(self, self._taus)
+        return None
 
     def _value_change_bound(self) -> ValueChangeBound:
         """Each end of an edge moves one cell by 1; in the worst case all ends move the same
@@ -286,11 +292,13 @@ def _turns(query: GraphQuery[V_co], taus: Sequence[tuple[int, int]]) -> float | 
     where tau is the first or the last degree."""
     if query.stream == "mixed":
         return None
-    total, top = 0, query.degree_bound
+    total = 0
+    top = query.degree_bound
     for tau, cells in taus:
         bound = _degree_bound(query.stream, tau, top)
         if query.enforce_degree:  # two pairs of ends, two of vertices of edges that come
-            ends, others = 2 if tau == 1 else 6, 2 if tau == top else 6
+            ends = 2 if tau == 1 else 6
+            others = 2 if tau == top else 6
             each = 4 * (ends + others) + isqrt(64 * ends * others - 1) + 1
         else:
             each = min(bound.bound(2, True), 24)

@@ -71,7 +71,10 @@ class ChangeBound:
         else:
             bound = 2 * (self.up + self.down) ** power
             if self.swap is not None:
-                bound = self.swap if power == 2 else min(bound, isqrt(2 * self.swap))
+                if power == 2:
+                    bound = self.swap
+                else:
+                    bound = min(bound, isqrt(2 * self.swap))
         if self.ceiling is not None:
             bound = min(bound, 2 * self.ceiling**power)
         return self.cells * bound
@@ -80,10 +83,15 @@ class ChangeBound:
         """Bounds of rises and falls under projection: of one arrival less, one kept edge goes and
         two may come."""
         if self.kept is not None:
-            return (self.kept.either,) * 2 if replaced else (self.kept.rises, self.kept.falls)
+            if replaced:
+                return (self.kept.either,) * 2
+            return (self.kept.rises, self.kept.falls)
         if not replaced:
             return self.up + 2 * edge.down, self.down + 2 * edge.up
-        own = self.up + self.down if self.swap is None else isqrt(self.swap // 2)
+        if self.swap is None:
+            own = self.up + self.down
+        else:
+            own = isqrt(self.swap // 2)
         return (own + 2 * (edge.up + edge.down),) * 2
 
 
@@ -176,7 +184,8 @@ class EdgeRules:
         for number, event in enumerate(listed_events(events)):
             u, v, weight = self.parse(number, event)
             old = now.get((u, v), state.edges.get((u, v)))
-            comes, goes = weight > 0 and old is None, weight < 0 and old is not None
+            comes = weight > 0 and old is None
+            goes = weight < 0 and old is not None
             if self.stream == "insert" and not comes:
                 again = "inserts an edge for the second time; omit it or use ignore-duplicates"
                 raise _refusal(number, event, again)
@@ -189,7 +198,9 @@ class EdgeRules:
                     full = full or (weight > 0 and before >= limit)
                     load[vertex] = before + (1 if weight > 0 else -1)
             if full and not self.enforce_degree:
-                enforce = "" if self.stream == "mixed" else " or use enforce_degree=True"
+                enforce = ""
+                if self.stream != "mixed":
+                    enforce = " or use enforce_degree=True"
                 raise _refusal(number, event, f"exceeds max_degree={limit}; promise more{enforce}")
             # only there it matters whether the edge comes again
             if full and self.stream != "insert":
@@ -238,7 +249,9 @@ class EdgeRules:
             if len(rest) > 1 or (not rest and largest > 1) or not 1 <= weight <= largest:
                 raise _refusal(number, event, f"needs (u, v, weight) with a weight in 1..{largest}")
         elif rest:
-            signs = "; where edges come and go, use stream='mixed'" if weight in (-1, 1) else ""
+            signs = ""
+            if weight in (-1, 1):
+                signs = "; where edges come and go, use stream='mixed'"
             raise _refusal(
                 number, event, f"carries a weight where none belongs; give (u, v){signs}"
             )
@@ -298,7 +311,8 @@ class UnionFind:
 
     def join(self, u: int, v: int) -> bool:
         """Join the two sets; True if they were two."""
-        u, v = self.find(u), self.find(v)
+        u = self.find(u)
+        v = self.find(v)
         if u == v:
             return False
         self.parent[max(u, v)] = min(u, v)

@@ -122,7 +122,10 @@ class MatchingTracker(Tracker):
         """Follow the waiting edges until the matching grows; whether it did."""
         if len(self.members) < 2:  # an augmenting path has two free ends, each of which is a root
             return False
-        waiting, outer, root, mate = self.waiting, self.outer, self.root, self.mate
+        waiting = self.waiting
+        outer = self.outer
+        root = self.root
+        mate = self.mate
         while waiting:
             x, seen = waiting.popleft()
             if not seen and x not in root:
@@ -173,7 +176,8 @@ class MatchingTracker(Tracker):
                 absorbed[self.base.get(vertex, vertex)] = None
                 absorbed[self.base.get(partner, partner)] = None
                 self.parent[vertex] = below
-                below, vertex = partner, self.parent[partner]
+                below = partner
+                vertex = self.parent[partner]
         inside = self.blossom.setdefault(top, [])
         for old in absorbed:
             for vertex in (old, *self.blossom.pop(old, ())):
@@ -196,11 +200,12 @@ class _ForestTracker(Tracker):
     components instead. The whole graph is kept only if edges are to be removed."""
 
     def __init__(self, removals: bool, components: bool = False) -> None:
-        self.components, self.sign = components, -1 if components else 1
+        self.components = components
+        self.sign = -1 if components else 1
         self.tree: defaultdict[int, dict[int, int]] = defaultdict(dict)
-        self.graph: defaultdict[int, dict[int, int]] | None = (
-            defaultdict(dict) if removals else None
-        )
+        self.graph: defaultdict[int, dict[int, int]] | None = None
+        if removals:
+            self.graph = defaultdict(dict)
         self.sets = UnionFind()
         self.shrunk = False  # an edge has gone, so `sets` may be wrong
 
@@ -346,7 +351,9 @@ class Components(GraphQuery[float]):
 def _forest_bound(stream: StreamKind, heaviest: int) -> ChangeBound:
     if stream == "ignore-absent":
         return ChangeBound(heaviest, heaviest)
-    down = heaviest - 1 if stream == "delete" else heaviest
+    down = heaviest
+    if stream == "delete":
+        down -= 1
     return ChangeBound(heaviest, down, swap=2 * (2 * heaviest - 1) ** 2)
 
 
@@ -371,7 +378,9 @@ class Matching(OneStepQuery):
 
     def _largest_value(self) -> int:
         """Half of the vertices; for deletions the matching of the public start."""
-        return int(self.start_values[0]) if self.deletes else self.vertices // 2
+        if self.deletes:
+            return int(self.start_values[0])
+        return self.vertices // 2
 
 
 class _MinCutTracker(Tracker):

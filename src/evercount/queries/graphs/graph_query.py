@@ -204,7 +204,9 @@ class GraphQuery(EdgeRules, PowerQuery[V_co]):
                 "delta and a horizon"
             )
         parts = self._change_bounds(self.stream)
-        inserted = self._change_bounds("insert") if self.enforce_degree else [None] * len(parts)
+        inserted: Sequence[ChangeBound | None] = [None] * len(parts)
+        if self.enforce_degree:
+            inserted = self._change_bounds("insert")
         return float(
             sum(
                 part.bound(power, replaced, edge)
@@ -227,11 +229,15 @@ class GraphQuery(EdgeRules, PowerQuery[V_co]):
         """The degree that no vertex exceeds: promised, enforced, or seen in the public start."""
         if self.deletes:
             return max(Counter(chain.from_iterable(self.start_edges)).values())
-        return self.max_degree if self.max_degree is not None else self.vertices - 1
+        if self.max_degree is not None:
+            return self.max_degree
+        return self.vertices - 1
 
     def initial_state(self) -> GraphState:
         degree = Counter(chain.from_iterable(self.start_edges))
-        load = dict(degree) if self.stream == "mixed" and self.max_degree is not None else {}
+        load = {}
+        if self.stream == "mixed" and self.max_degree is not None:
+            load = dict(degree)
         return GraphState(self._tracked(self.start_edges)[0], dict(self.start_edges), load)
 
     def encode(self, state: Any, events: Any) -> tuple[IntArray, GraphState]:
@@ -262,7 +268,8 @@ class GraphQuery(EdgeRules, PowerQuery[V_co]):
 
     def _tracked(self, edges: dict[Edge, int]) -> tuple[Tracker, list[int]]:
         """A tracker of these edges, and f of them."""
-        tracker, row = self._new_tracker(), [self._empty_value()] * self.cells
+        tracker = self._new_tracker()
+        row = [self._empty_value()] * self.cells
         for (u, v), weight in edges.items():
             if weight:
                 tracker.change(u, v, weight, row)

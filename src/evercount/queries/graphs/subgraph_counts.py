@@ -85,7 +85,9 @@ class _SubgraphCount(GraphQuery[float]):
     def most_per_edge(self) -> int:
         """K: the most subgraphs that one edge can lie in."""
         most = self._most_by_degree
-        return most if self.max_per_edge is None else min(most, self.max_per_edge)
+        if self.max_per_edge is None:
+            return most
+        return min(most, self.max_per_edge)
 
     def _check(self) -> None:
         if self.max_per_edge is not None:
@@ -132,7 +134,10 @@ class _SubgraphCount(GraphQuery[float]):
     def _change_bounds(self, stream: StreamKind) -> Sequence[ChangeBound]:
         """The share of one edge lies in 0..K and grows with the other edges; it falls again unless
         edges only come."""
-        most = self.most_per_edge if stream == self.stream else self._most_by_degree
+        if stream == self.stream:
+            most = self.most_per_edge
+        else:
+            most = self._most_by_degree
         one_way = stream in ("insert", "delete", "ignore-absent")
         return [
             ChangeBound(
