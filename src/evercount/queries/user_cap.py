@@ -54,26 +54,33 @@ class Caps:
 
     def room(self, used: Used, tick: int) -> int | None:
         """How many more events count in `tick`; None for any number."""
-        here, ticks = (used.here, used.ticks) if used.tick == tick else (0, used.ticks + 1)
+        here = used.here
+        ticks = used.ticks
+        if used.tick != tick:
+            here = 0
+            ticks += 1
         if self.ticks is not None and ticks > self.ticks:
             return 0
-        left = [
-            most - had
-            for most, had in ((self.events, used.events), (self.per_tick, here))
-            if most is not None
-        ]
-        return min(left, default=None)
+        rooms = []
+        if self.events is not None:
+            rooms.append(self.events - used.events)
+        if self.per_tick is not None:
+            rooms.append(self.per_tick - here)
+        return min(rooms, default=None)
 
     def after(self, used: Used, tick: int, counted: Any) -> Used:
         """The user after events came in `tick`, `counted` of them counted. What no cap looks at
         stays 0."""
-        by_tick = self.per_tick is not None or self.ticks is not None
-        return Used(
-            used.events + counted if self.events is not None else 0,
-            used.ticks + (used.tick != tick) if self.ticks is not None else 0,
-            tick if by_tick else 0,
-            used.here * (used.tick == tick) + counted if self.per_tick is not None else 0,
-        )
+        events = ticks = last_tick = here = 0
+        if self.events is not None:
+            events = used.events + counted
+        if self.ticks is not None:
+            ticks = used.ticks + (used.tick != tick)
+            last_tick = tick
+        if self.per_tick is not None:
+            here = used.here * (used.tick == tick) + counted
+            last_tick = tick
+        return Used(events, ticks, last_tick, here)
 
     def rooms(self, events: IntArray, ticks: IntArray) -> IntArray:
         """As `room`, for many users in a tick that has just begun: their counted events and their
@@ -89,8 +96,10 @@ class Caps:
 
     def afters(self, used: IntArray, tick: int, counted: IntArray) -> IntArray:
         """As `after`, for many users: one row of `Used` for each."""
+        events, ticks, last_tick, here = used.T
+        before = Used(events=events, ticks=ticks, tick=last_tick, here=here)  # type: ignore[arg-type]
         after = np.zeros_like(used)
-        for column, values in enumerate(self.after(Used(*used.T), tick, counted)):
+        for column, values in enumerate(self.after(before, tick, counted)):
             after[:, column] = values
         return after
 
@@ -100,9 +109,9 @@ def cap_per_user(
 ) -> tuple[list[Any], UserState]:
     """The events of one tick, or of a part of one, without those beyond their user's caps.
 
-    `events` are pairs (user, event), the user a string that is not empty. Kept events come back in
-    their order, without the user. The excess is dropped whatever it contains: the rule looks at one
-    user's own order only, never at other users or at what an event says.
+    `events` are pairs (user, event), the user a string that is not empty. The events that count
+    come back in their order, without the user. The excess is dropped whatever it contains: the rule
+    looks at one user's own order only, never at other users or at what an event says.
 
     `state` is read, not changed; it is that of the tick's period, so empty where a period begins.
     The second result holds the users whose entry changes: commit the tick with
@@ -113,7 +122,7 @@ def cap_per_user(
     each person has one. Test:
     tests/queries/test_user_cap.py::test_neighbours_differ_by_what_is_touched.
     """
-    kept = []
+    counted = []
     changes: UserState = {}
     for number, (user, event) in enumerate(events):
         # 7 and "7" would be one user before a snapshot and two after it
@@ -130,8 +139,8 @@ def cap_per_user(
         if after != used:
             changes[user] = after
         if counts:
-            kept.append(event)
-    return kept, changes
+            counted.append(event)
+    return counted, changes
 
 
 def last_turns(user: IntArray, time: IntArray, order: IntArray) -> IntArray:

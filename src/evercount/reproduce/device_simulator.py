@@ -121,11 +121,12 @@ class DeviceBatches:
         """Run so many repetitions, a part with a seed of its own on each core. The same numbers for
         any cores."""
         parts = list(batches(count, self.part))
-        # PyTorch draws normals on one core, whatever it may use
-        quiet = (self.torch.set_num_threads, (1,))
-        with ThreadPoolExecutor(
-            self.workers, "simulate", *(quiet if self.workers > 1 else ())
-        ) as pool:
+
+        def use_one_core() -> None:
+            if self.workers > 1:  # PyTorch draws normals on one core, whatever it may use
+                self.torch.set_num_threads(1)
+
+        with ThreadPoolExecutor(self.workers, "simulate", use_one_core) as pool:
             each = pool.map(lambda part: self.run(part[1], seed + part[0]), parts)
             return sum(each, Totals.none(self.ticks))
 

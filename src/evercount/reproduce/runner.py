@@ -203,7 +203,10 @@ def index_page(records: Sequence[Mapping[str, Any]]) -> str:
 
 def markdown_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     columns = list(rows[0])
-    lines = ["| " + " | ".join(map(format_cell, columns)) + " |", "|" + "---|" * len(columns)]
+    lines = [
+        "| " + " | ".join(map(format_cell, columns)) + " |",
+        "|".join(["", *("---" for _ in columns), ""]),
+    ]
     return lines + [
         "| " + " | ".join(format_cell(row[column]) for column in columns) + " |" for row in rows
     ]

@@ -203,8 +203,9 @@ def read_partial(file: Path | None, key: str) -> Totals | None:
     unreadable = (OSError, ValueError, KeyError, EOFError, BadZipFile)
     with contextlib.suppress(*unreadable), np.load(io.BytesIO(file.read_bytes())) as stored:
         if str(stored["key"]) == key:
-            totals = (stored[name] for name in ("absolute", "running", "moments"))
-            return Totals(int(stored["repetitions"]), *totals)
+            return Totals(
+                int(stored["repetitions"]), stored["absolute"], stored["running"], stored["moments"]
+            )
     return None
 
 

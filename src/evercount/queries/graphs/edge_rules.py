@@ -68,20 +68,19 @@ class ChangeBound:
             bound: int = sum(part**power for part in self._project(replaced, projected))
         elif not replaced:
             bound = self.up**power + self.down**power
-        else:
+        elif self.swap is None:
             bound = 2 * (self.up + self.down) ** power
-            if self.swap is not None:
-                if power == 2:
-                    bound = self.swap
-                else:
-                    bound = min(bound, isqrt(2 * self.swap))
+        elif power == 2:
+            bound = self.swap
+        else:
+            bound = min(2 * (self.up + self.down) ** power, isqrt(2 * self.swap))
         if self.ceiling is not None:
             bound = min(bound, 2 * self.ceiling**power)
         return self.cells * bound
 
     def _project(self, replaced: bool, edge: ChangeBound) -> tuple[int, int]:
-        """Bounds of rises and falls under projection: of one arrival less, one kept edge goes and
-        two may come."""
+        """Bound rises and falls under projection: of one arrival less, one kept edge goes and two
+        may come."""
         if self.kept is not None:
             if replaced:
                 return (self.kept.either,) * 2
@@ -224,13 +223,11 @@ class EdgeRules:
             u, v = index(u), index(v)
             weight = index(rest[0]) if rest else 1
         except (TypeError, ValueError) as error:
-            form = (
-                "(u, v, 1) or (u, v, -1)"
-                if signed
-                else "(u, v)"
-                if largest is None
-                else "(u, v, weight)"
-            )
+            form = "(u, v, weight)"
+            if signed:
+                form = "(u, v, 1) or (u, v, -1)"
+            elif largest is None:
+                form = "(u, v)"
             raise _refusal(
                 number, event, f"is not an update; give {form}, whole numbers"
             ) from error
