@@ -27,7 +27,7 @@ PURE_BUDGET = Budget(1.0, 0.0)
 
 
 @dataclass(frozen=True)
-class Case:
+class MechanismCase:
     query: Query
     factorization: str | None
     adjacency: Adjacency
@@ -59,14 +59,14 @@ class Case:
         return program
 
 
-def all_cases(query: Query) -> Iterator[Case]:
+def all_cases(query: Query) -> Iterator[MechanismCase]:
     """Every combination that a stream offers; a query that takes no factorization by name has its
     own."""
     for adjacency in get_args(Adjacency):
         for pure, names in ((False, FACTORIZATIONS), (True, (*PURE, TERRACE, *PURE_ENDLESS))):
-            named = [Case(query, name, adjacency, pure) for name in names]
+            named = [MechanismCase(query, name, adjacency, pure) for name in names]
             offered = [case for case in named if case.offered]
-            own = Case(query, None, adjacency, pure)
+            own = MechanismCase(query, None, adjacency, pure)
             yield from offered or ([own] if own.offered else [])
 
 
@@ -77,7 +77,9 @@ def hardest_pair(program: Audited, query: Query, ticks: int, secret: Secret) -> 
     return max(pairs, key=lambda pair: compare(program, pair, secret).spent)
 
 
-def run_case(case: Case, runs: int, secret: Secret, confidence: float = 1 - 1e-4) -> AttackReport:
+def run_case(
+    case: MechanismCase, runs: int, secret: Secret, confidence: float = 1 - 1e-4
+) -> AttackReport:
     """Attack one case on its hardest pair. Every case has secrets of its own, so that attacks are
     independent."""
     program = case.program()

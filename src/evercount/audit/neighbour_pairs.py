@@ -67,10 +67,11 @@ def named_user_pairs(events: Universe, budget: Budget, ticks: int) -> list[Pair]
     ]
     pairs = []
     for shape, others in product(shapes, ((), rest)):
-        came = [_rename(events[::-1]) if budget.adjacency == "replace" else () for events in shape]
-        pairs.append(
-            (tuple((*others, *tick) for tick in shape), tuple((*others, *tick) for tick in came))
-        )
+        instead: list[tuple[Any, ...]] = [()] * ticks
+        if budget.adjacency == "replace":
+            instead = [_rename(tick[::-1]) for tick in shape]
+        one, other = (tuple((*others, *tick) for tick in side) for side in (shape, instead))
+        pairs.append((one, other))
     return pairs
 
 
@@ -98,14 +99,17 @@ def as_user(one: Data, other: Data, budget: Budget, spread: bool = False) -> Pai
     # They come in the tick of the changed event, or in turn in it and all later ones (`spread`).
     # The program must drop the excess. Everybody else is a user with one event.
     first = next(tick for tick, (a, b) in enumerate(zip(one, other, strict=True)) if a != b)
-    gone = _difference(one[first], other[first])
-    came = _difference(other[first], one[first])
-    common = (*one[:first], _difference(one[first], gone), *one[first + 1 :])
-    if budget.period_ticks is None:
-        last = len(one)
-    else:
-        last = (first // budget.period_ticks + 1) * budget.period_ticks
-    ticks = range(first, min(last, len(one)) if spread else first + 1)
+    removed_events = _difference(one[first], other[first])
+    added_events: tuple[Any, ...] = ()
+    if budget.adjacency == "replace":
+        added_events = _difference(other[first], one[first])
+    common = (*one[:first], _difference(one[first], removed_events), *one[first + 1 :])
+    end = first + 1
+    if spread:
+        end = len(one)
+        if budget.period_ticks is not None:
+            end = min(end, (first // budget.period_ticks + 1) * budget.period_ticks)
+    ticks = range(first, end)
     places = list(islice(cycle(ticks), 2 * bounded("events", budget, len(one))))
 
     def side(own: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
@@ -113,18 +117,19 @@ def as_user(one: Data, other: Data, budget: Budget, spread: bool = False) -> Pai
             others = ((f"user {number} {place}", event) for place, event in enumerate(tick))
             yield (*others, *((CHANGED, event) for event in own * places.count(number)))
 
-    return tuple(side(gone)), tuple(side(came if budget.adjacency == "replace" else ()))
+    return tuple(side(removed_events)), tuple(side(added_events))
 
 
 def _difference(longer: tuple[Any, ...], shorter: tuple[Any, ...]) -> tuple[Any, ...]:
-    left = list(shorter)
-    gone = []
+    """List the events of one tick that another one lacks."""
+    others = list(shorter)
+    difference = []
     for event in longer:
-        if event in left:
-            left.remove(event)
+        if event in others:
+            others.remove(event)
         else:
-            gone.append(event)
-    return tuple(gone)
+            difference.append(event)
+    return tuple(difference)
 
 
 def neighbours(events: Universe, budget: Budget, ticks: int) -> Any:
@@ -133,10 +138,8 @@ def neighbours(events: Universe, budget: Budget, ticks: int) -> Any:
     from hypothesis import strategies as st
 
     number = st.integers(0, ticks - 1)
-    # of a user, more than the cap allows
-    if budget.unit == "event":
-        most = 1
-    else:
+    most = 1
+    if budget.unit == "user":  # more than the cap allows
         most = bounded("events", budget, ticks) + 3
 
     @st.composite
@@ -183,8 +186,8 @@ def neighbours(events: Universe, budget: Budget, ticks: int) -> Any:
 
 
 def _alternatives(event: Any, events: Universe, budget: Budget) -> list[tuple[Any, ...]]:
-    """What may stand in place of an event. A user's replaced events stay events: the cap counts
-    them."""
+    """List what may stand in place of an event. A user's replaced events stay events: the cap
+    counts them."""
     steps = events.alternatives(event, budget.adjacency)
     if budget.adjacency == "replace" and budget.unit == "user":
         steps = [step for step in steps if len(step) == 1 and step[0] in events.events]

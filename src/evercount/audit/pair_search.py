@@ -66,7 +66,7 @@ class PairSearch:
         self.largest = [0.0] * (len(self.named) + 3)
         self.worst: list[Pair | None] = [None] * (len(self.named) + 3)
         self.pairs = 0
-        self.waiting: list[tuple[Steps, Steps, IntArray]] = []
+        self.queue: list[tuple[Steps, Steps, IntArray]] = []
 
     def _choose_placements(self) -> list[tuple[int, ...]]:
         if not self.world.merge:
@@ -179,17 +179,24 @@ class PairSearch:
         """Random pairs, each improved by small changes until that has not helped for a while."""
         while self.pairs < budget:
             pair = self._random_pair()
-            score, stale = -1.0, 0
+            score = -1.0
+            stale = 0
             while stale < 150 and self.pairs < budget:
-                one, other = candidate = pair if score < 0 else self._mutate(*pair)
+                candidate = pair
+                if score >= 0:
+                    candidate = self._mutate(*pair)
+                one, other = candidate
                 self.pairs += 1
                 if progress is not None and (self.pairs % BATCH == 0 or self.pairs == budget):
                     progress(self.pairs, budget)
                 self._offer(one, other, self._encode(one), self._encode(other))
                 new = self._settle()
-                stale = 0 if new > score else stale + 1
+                stale += 1
+                if new > score:
+                    stale = 0
                 if new >= score:
-                    score, pair = new, candidate
+                    score = new
+                    pair = candidate
                 if score < 0:
                     break
 
@@ -203,7 +210,10 @@ class PairSearch:
         stream: list[Step] = []
         state = self.query.initial_state()
         for _ in range(4 * self.length):
-            event = self.draw.choice(part if self.draw.random() < 0.9 else self.world.events)
+            choices: Sequence[Any] = self.world.events
+            if self.draw.random() < 0.9:
+                choices = part
+            event = self.draw.choice(choices)
             try:
                 _, state = self.query.encode(state, self.world.tick((event,)))
             except InputError:
@@ -227,9 +237,10 @@ class PairSearch:
         for _ in range(self.draw.randint(1, 3)):
             fresh = self.draw.choice(self.world.events)
             place = self.draw.randrange(len(steps))
-            kind = self.draw.choice(
-                ["change", "add", "drop", "move"] if self.world.merge else ["change", "move"]
-            )
+            kinds = ["change", "move"]
+            if self.world.merge:
+                kinds = ["change", "add", "drop", "move"]
+            kind = self.draw.choice(kinds)
             if steps[place][0] != steps[place][1] and kind in ("change", "drop"):
                 steps[place] = (steps[place][0], self._random_other(steps[place][0]))
             elif kind == "change":
@@ -248,17 +259,17 @@ class PairSearch:
         """Whether both streams are legal; the pair then waits to be judged."""
         if rows is None or changed is None:
             return False
-        self.waiting.append((one, other, changed - rows))
-        if len(self.waiting) >= BATCH:
+        self.queue.append((one, other, changed - rows))
+        if len(self.queue) >= BATCH:
             self._settle()
         return True
 
     def _settle(self) -> float:
         """Judge the waiting pairs; gives the largest value among them, in units of c², summed over
         all judges; −1 if no pair waits."""
-        if not self.waiting:
+        if not self.queue:
             return -1.0
-        change = np.stack([entry[2] for entry in self.waiting]).astype(np.float64) * self.query.grid
+        change = np.stack([entry[2] for entry in self.queue]).astype(np.float64) * self.query.grid
         rises = np.maximum(change, 0).sum(axis=1)
         falls = np.maximum(-change, 0).sum(axis=1)
         norm = (rises**2 + falls**2).sum(axis=1)
@@ -271,13 +282,13 @@ class PairSearch:
             values = products @ grams.T
             score += values.max(axis=1) / self.scale[number]
             self._record(number, values.max(axis=1), values.argmax(axis=1))
-        self.waiting.clear()
+        self.queue.clear()
         return float(score.max())
 
     def _record(self, number: int, values: FloatArray, placements: Any) -> None:
         best = int(values.argmax())
         if values[best] > self.largest[number]:
-            one, other, _ = self.waiting[best]
+            one, other, _ = self.queue[best]
             if placements is None:
                 placement = range(self.length)
                 ticks = self.length

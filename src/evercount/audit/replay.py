@@ -104,16 +104,10 @@ class Claim:
         `replay.proof.md`. Test: tests/audit/test_replay.py::test_spent_is_what_dense_formulas_say.
         """
         rows = self.left[np.asarray(ticks, dtype=np.int64) - 1]
+        columns = [column for column in np.asarray(difference, np.float64).T if np.any(column)]
         if self.pure:
-            price = self._least_cost
-        else:
-            price = self._least_norm
-        parts = [
-            price(rows, column)
-            for column in np.asarray(difference, dtype=np.float64).T
-            if np.any(column)
-        ]
-        return float(np.sum(parts) if self.pure else np.linalg.norm(parts))
+            return float(np.sum([self._least_cost(rows, column) for column in columns]))
+        return float(np.linalg.norm([self._least_norm(rows, column) for column in columns]))
 
     def _least_norm(self, rows: FloatArray, column: FloatArray) -> float:
         """Length of the shortest shift of the normals that makes the difference, over σ."""
@@ -155,8 +149,8 @@ Pair = tuple[Data, Data]
 Progress = Callable[[int], None]
 
 
-def unwatched(*done: Any) -> None:
-    """The progress callback when nobody watches."""
+def no_progress(*done: Any) -> None:
+    """Take reports of progress and show none."""
 
 
 @dataclass(frozen=True)
@@ -195,20 +189,24 @@ class ReplayReport:
         return self.worst is None or self.worst.holds
 
     def to_dict(self) -> dict[str, Any]:
-        found = {"program": self.program, "measure": self.measure, "holds": self.holds}
-        tried = {"pairs": self.pairs, "refused": self.refused}
-        if (worst := self.worst) is None:
-            return {**found, "spent": None, "claimed": None, "reason": "", "pair": None, **tried}
-        spent = worst.spent if np.isfinite(worst.spent) else None
-        pair = [repr(data) for data in worst.pair]
-        return {
-            **found,
-            "spent": spent,
-            "claimed": worst.limit,
-            "reason": worst.reason,
-            "pair": pair,
-            **tried,
+        report: dict[str, Any] = {
+            "program": self.program,
+            "measure": self.measure,
+            "holds": self.holds,
+            "spent": None,
+            "claimed": None,
+            "reason": "",
+            "pair": None,
+            "pairs": self.pairs,
+            "refused": self.refused,
         }
+        if self.worst is not None:
+            if np.isfinite(self.worst.spent):
+                report["spent"] = self.worst.spent
+            report["claimed"] = self.worst.limit
+            report["reason"] = self.worst.reason
+            report["pair"] = [repr(data) for data in self.worst.pair]
+        return report
 
     def summary(self) -> str:
         if self.worst is None:
@@ -258,7 +256,7 @@ def check_repeats(program: Program, data: Data, secret: Secret) -> Finding | Non
 
 
 def replay(
-    program: Program, pairs: Iterable[Pair], secret: Secret, progress: Progress = unwatched
+    program: Program, pairs: Iterable[Pair], secret: Secret, progress: Progress = no_progress
 ) -> ReplayReport:
     """Compare all these pairs of neighbours under one secret.
 
@@ -289,7 +287,7 @@ def search(program: Program, strategy: Any, secret: Secret, examples: int = 100)
     made small."""
     from hypothesis import HealthCheck, assume, given, settings, target
 
-    found: list[Finding] = []
+    findings: list[Finding] = []
     refused = 0
     every = list(HealthCheck)
 
@@ -304,21 +302,23 @@ def search(program: Program, strategy: Any, secret: Secret, examples: int = 100)
     def attack(pair: Pair) -> None:
         nonlocal refused
         try:
-            found.append(compare(program, pair, secret))
+            findings.append(compare(program, pair, secret))
         except InputError:
             refused += 1
             assume(False)
-        assert found[-1].holds
-        target(found[-1].ratio)
+        assert findings[-1].holds
+        target(findings[-1].ratio)
 
     try:
         attack()
-        worst = max(found, key=lambda finding: finding.spent, default=None)
+        worst = max(findings, key=lambda finding: finding.spent, default=None)
     except AssertionError:
-        worst = found[-1]  # hypothesis ends with the smallest one that it has
-    return _report(program, worst, len(found), refused)
+        worst = findings[-1]  # hypothesis ends with the smallest one that it has
+    return _report(program, worst, len(findings), refused)
 
 
 def _report(program: Program, worst: Finding | None, pairs: int, refused: int) -> ReplayReport:
-    pure = worst is not None and program.claim(max(map(len, worst.pair))).pure
-    return ReplayReport(program.name, "epsilon" if pure else "mu", worst, pairs, refused)
+    measure = "mu"
+    if worst is not None and program.claim(max(map(len, worst.pair))).pure:
+        measure = "epsilon"
+    return ReplayReport(program.name, measure, worst, pairs, refused)

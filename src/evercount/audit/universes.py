@@ -226,11 +226,9 @@ universe.register(DiscoveredKeys, lambda query: Universe(("a", "\u00e4", "a\u030
 
 @universe.register
 def _of_words(query: WordQuery) -> Universe:
-    alphabet = query.parameters()["alphabet"]
-    if isinstance(alphabet, int):
-        letters = range(alphabet)
-    else:
-        letters = alphabet
+    letters = query.parameters()["alphabet"]
+    if isinstance(letters, int):
+        letters = range(letters)
     return Universe(_bounded((*letters, None)), absent=((None,), ()))
 
 
@@ -259,8 +257,8 @@ def _of_graph(query: GraphQuery) -> Universe:
         events = (tuple(edge[:2]) for edge in query.initial_edges)
     elif query.stream == "mixed":
         events = ((*edge, sign) for edge in events for sign in (1, -1))
-    known = _bounded(events, "audit it with fewer vertices")
-    return Universe(known, replace_by_absent=True, distinct=query.stream in ("insert", "delete"))
+    updates = _bounded(events, "audit it with fewer vertices")
+    return Universe(updates, replace_by_absent=True, distinct=query.stream in ("insert", "delete"))
 
 
 def _signed(events: Sequence[Any]) -> list[dict[Any, int]]:
@@ -272,7 +270,8 @@ def _signed(events: Sequence[Any]) -> list[dict[Any, int]]:
 def _bounded(
     events: Iterable[Any], remedy: str = "audit a smaller query of the same kind"
 ) -> tuple[Any, ...]:
-    known = tuple(islice(events, LARGEST_UNIVERSE + 1))
-    if len(known) > LARGEST_UNIVERSE:
+    """List the events of a universe; refuse more than an audit can try."""
+    universe_events = tuple(islice(events, LARGEST_UNIVERSE + 1))
+    if len(universe_events) > LARGEST_UNIVERSE:
         raise TooLarge(f"more than {LARGEST_UNIVERSE:,} possible events are too many: {remedy}")
-    return known
+    return universe_events

@@ -25,7 +25,7 @@ from evercount.errors import InputError, ParameterError
 from evercount.privacy import Adjacency, Budget
 from evercount.queries.encoder_code import digest_of_class
 from evercount.queries.publishing import SUMS, Publishing, RankErrors, TopKey, top_keys
-from evercount.queries.sensitivities import EventNumber, Rows, Sensitivities
+from evercount.queries.sensitivities import EventNumber, RowFormat, Sensitivities
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as _TypeVar
@@ -119,7 +119,7 @@ class Capabilities:
         return None
 
     @property
-    def rows(self) -> Rows | None:
+    def rows(self) -> RowFormat | None:
         """How rows of a table become events."""
         return None
 

@@ -27,7 +27,7 @@ from evercount.queries.publishing import (
     Publishing,
     fieller_interval,
 )
-from evercount.queries.sensitivities import EventNumber, Groups, Rows
+from evercount.queries.sensitivities import EventNumber, Groups, RowFormat
 
 MOST_UNITS = 2**20
 """Grid units of one event: with 2^43 events a running sum still fits 63 bits, so no sum ever has to
@@ -132,7 +132,7 @@ class Count(PowerQuery[float]):
     """
 
     name = "count"
-    rows = Rows()
+    rows = RowFormat()
     cells = 1
     monotone = True
 
@@ -254,9 +254,9 @@ class Sum(PowerQuery[float]):
         return units.astype(np.int64)
 
     @property
-    def rows(self) -> Rows:
+    def rows(self) -> RowFormat:
         limits = (self.low, self.high, self.grid)
-        return Rows(("value",), range=limits, whole=self._whole, totals=self._totals_of_rows)
+        return RowFormat(("value",), range=limits, whole=self._whole, totals=self._totals_of_rows)
 
     def _totals_of_rows(
         self, tick: IntArray, cell: IntArray, events: IntArray, units: IntArray

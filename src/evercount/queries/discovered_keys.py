@@ -20,7 +20,7 @@ from evercount.privacy import Adjacency, Budget
 from evercount.queries.base import LARGEST_TOTAL, OTHER, TOTAL, Query, is_replace, listed_events
 from evercount.queries.key_counts import KeyCounts, Reach, Thresholds
 from evercount.queries.publishing import CellErrors, Change, KeptSums, Limits, Publishing, TopKey
-from evercount.queries.sensitivities import Rows, bounded
+from evercount.queries.sensitivities import RowFormat, bounded
 
 RESERVED = (TOTAL, OTHER)
 """Labels of the first two cells. Events may name them as keys: they count in the total and are
@@ -163,8 +163,8 @@ class DiscoveredKeys(Query[FloatArray]):
             normal_key(number, key)
 
     @property
-    def rows(self) -> Rows:
-        return Rows(("key",), list_keys=lambda: ((), False))
+    def rows(self) -> RowFormat:
+        return RowFormat(("key",), list_keys=lambda: ((), False))
 
     def check_keys(self, keys: Sequence[Any]) -> list[str | None]:
         """The keys of rows as they are counted; None for those that are not legal."""

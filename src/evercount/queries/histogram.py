@@ -39,7 +39,7 @@ from evercount.queries.publishing import (
     divided,
     top_keys,
 )
-from evercount.queries.sensitivities import Groups, Rows, other_last
+from evercount.queries.sensitivities import Groups, RowFormat, other_last
 
 
 class Histogram(PowerQuery[FloatArray]):
@@ -188,8 +188,8 @@ class Histogram(PowerQuery[FloatArray]):
         return int(k)
 
     @property
-    def rows(self) -> Rows:
-        return Rows(
+    def rows(self) -> RowFormat:
+        return RowFormat(
             ("key",),
             0,
             lambda: (tuple(self._cell_of), self._unknown == OTHER),

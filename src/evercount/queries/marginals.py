@@ -17,7 +17,7 @@ from evercount.errors import EventRefused, ParameterError
 from evercount.queries.base import TOTAL, check_distinct, public_names
 from evercount.queries.publishing import Publishing, check_weights
 from evercount.queries.rollup import SEPARATOR, TableQuery, path_key
-from evercount.queries.sensitivities import Rows
+from evercount.queries.sensitivities import RowFormat
 
 EVERY = "*"
 MOST_COLUMNS = 6
@@ -146,8 +146,8 @@ class Marginals(TableQuery):
         return table_cells, np.broadcast_to(np.asarray(self._weights), table_cells.shape)
 
     @property
-    def rows(self) -> Rows:
-        return Rows(("levels",), self.depth, self._row_keys, totals=self._totals_of_rows)
+    def rows(self) -> RowFormat:
+        return RowFormat(("levels",), self.depth, self._row_keys, totals=self._totals_of_rows)
 
     def _row_keys(self) -> tuple[Sequence[str], bool]:
         """All combinations of values as texts of `path_key`."""

@@ -15,7 +15,7 @@ from evercount.errors import EventRefused, ParameterError
 from evercount.privacy import Adjacency
 from evercount.queries.base import TOTAL, PowerQuery, is_replace, listed_events, public_names
 from evercount.queries.publishing import Publishing
-from evercount.queries.sensitivities import Rows
+from evercount.queries.sensitivities import RowFormat
 
 NO_KEY = ""  # stands for the key of a stream without keys
 LONGEST_USER = 256
@@ -171,11 +171,11 @@ class DistinctUsers(UserQuery):
         return self._most < len(self._index)
 
     @property
-    def rows(self) -> Rows:
+    def rows(self) -> RowFormat:
         keys = self._keys
         if keys is None:
-            return Rows(("user",))
-        return Rows(("user", "key"), list_keys=lambda: (keys, False))
+            return RowFormat(("user",))
+        return RowFormat(("user", "key"), list_keys=lambda: (keys, False))
 
     def _sensitivity(self, adjacency: Adjacency, power: int) -> float:
         """S of the class. Δ₁ for one event is 2, and 4 under replace with keys; 2 more with
@@ -380,8 +380,10 @@ class Occupancy(UserQuery):
         self._cells_per_event = min(2, self.cells)
 
     @property
-    def rows(self) -> Rows:
-        return Rows(("user", "key"), list_keys=lambda: (tuple(self._legal), False), repeats=True)
+    def rows(self) -> RowFormat:
+        return RowFormat(
+            ("user", "key"), list_keys=lambda: (tuple(self._legal), False), repeats=True
+        )
 
     def _sensitivity(self, adjacency: Adjacency, power: int) -> float:
         """S of the class. Δ₁ for one event is 2a, with a cap 3a; twice that under replace.

@@ -272,10 +272,8 @@ def check_weights(
     entries: Sequence[Any] | FloatArray = ()
     if isinstance(weights, Sequence | np.ndarray) and not isinstance(weights, str | bytes):
         entries = weights
-    legal = all(
-        isinstance(weight, Integral) and not isinstance(weight, bool) and least <= weight <= largest
-        for weight in entries
-    )
+    legal = all(isinstance(weight, Integral) and not isinstance(weight, bool) for weight in entries)
+    legal = legal and all(least <= weight <= largest for weight in entries)
     if len(entries) != number or not legal:
         raise ParameterError(
             f"weights must be {number} whole numbers from {least} to {largest}, one for each "

@@ -16,7 +16,7 @@ from evercount.queries.consistent_tree import ConsistentTree
 from evercount.queries.counts import check_range, values_inside
 from evercount.queries.publishing import Publishing, check_weights
 from evercount.queries.rollup import TreeQuery
-from evercount.queries.sensitivities import Rows
+from evercount.queries.sensitivities import RowFormat
 
 MOST_BINS = 2**16
 
@@ -104,9 +104,9 @@ class Quantiles(TreeQuery):
         return np.minimum(np.floor((values - self.low) / self.width), self.bins - 1).astype(np.intp)
 
     @property
-    def rows(self) -> Rows:
+    def rows(self) -> RowFormat:
         bins = (self.low, self.width, self.bins)
-        return Rows(
+        return RowFormat(
             ("value",),
             range=(self.low, self.high, self.width),
             bins=bins,

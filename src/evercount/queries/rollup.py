@@ -30,7 +30,7 @@ from evercount.queries.base import (
 )
 from evercount.queries.consistent_tree import ConsistentTree, Forest
 from evercount.queries.publishing import Publishing, check_weights
-from evercount.queries.sensitivities import Groups, Rows, other_last
+from evercount.queries.sensitivities import Groups, RowFormat, other_last
 
 SEPARATOR = " / "
 
@@ -267,8 +267,8 @@ class Rollup(TreeQuery):
         return np.asarray(leaves, dtype=np.intp)
 
     @property
-    def rows(self) -> Rows:
-        return Rows(("levels",), self.depth, self._row_keys, totals=self._totals_of_rows)
+    def rows(self) -> RowFormat:
+        return RowFormat(("levels",), self.depth, self._row_keys, totals=self._totals_of_rows)
 
     def _row_keys(self) -> tuple[Sequence[str], bool]:
         """The paths as texts of `path_key`, in the order of the leaves."""

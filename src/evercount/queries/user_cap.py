@@ -97,7 +97,7 @@ class Caps:
     def afters(self, used: IntArray, tick: int, counted: IntArray) -> IntArray:
         """As `after`, for many users: one row of `Used` for each."""
         events, ticks, last_tick, here = used.T
-        before = Used(events=events, ticks=ticks, tick=last_tick, here=here)  # type: ignore[arg-type]
+        before = Used(events=events, ticks=ticks, tick=last_tick, here=here)
         after = np.zeros_like(used)
         for column, values in enumerate(self.after(before, tick, counted)):
             after[:, column] = values

@@ -202,14 +202,14 @@ def index_page(records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def markdown_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Write rows as the lines of a table in Markdown."""
     columns = list(rows[0])
-    lines = [
-        "| " + " | ".join(map(format_cell, columns)) + " |",
-        "|".join(["", *("---" for _ in columns), ""]),
-    ]
-    return lines + [
-        "| " + " | ".join(format_cell(row[column]) for column in columns) + " |" for row in rows
-    ]
+    rules = ["---"] * len(columns)
+    lines = ["| " + " | ".join(map(format_cell, columns)) + " |", "|" + "|".join(rules) + "|"]
+    for row in rows:
+        cells = [format_cell(row[column]) for column in columns]
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
 
 
 def format_cell(value: Any) -> str:

@@ -250,10 +250,9 @@ def make_counter(
     """The noise of the counter over segments or ticks: of a pure mechanism, or Gaussian where delta
     is positive."""
     # Simulations ask for that of many counters at once.
+    served = plan.segments
     if plan.method == "plain":
         served = plan.horizon
-    else:
-        served = plan.segments
     if plan.delta == 0:
         tree = pure_factorization(plan.counter, served)
         epsilon = plan.counter_epsilon

@@ -290,13 +290,16 @@ class SparseCount(NoiseOwner):
         """
         self._check_owner()
         plan: SparsePlan = self.plan
+        noise = {}
+        if self._noise is not None:
+            noise = self._noise.dump()
         data = {
             "sparse": [plan.epsilon, plan.horizon, plan.delta, plan.max_ones, plan.beta],
             "method": plan.method,
             "counter": plan.counter,
             "plan": _split_of(plan),
             "secret": self._secret.hex(),
-            "noise": {} if self._noise is None else self._noise.dump(),
+            "noise": noise,
             "state": [self.tick, self.segments, self._open, self._total, self._estimate],
         }
         return pack(data)
@@ -352,14 +355,11 @@ def _split_of(plan: SparsePlan) -> list[Any]:
 
 
 def _checked_state(state: Any, horizon: int | None) -> State:
-    """The state of a snapshot, or a ValueError."""
+    """Check the state of a snapshot, or raise ValueError."""
     tick, segments, open_, total, estimate = state
     legal = all(type(number) is int and number >= 0 for number in (tick, segments, open_, total))
-    if (
-        not legal
-        or not segments <= tick <= (tick if horizon is None else horizon)
-        or total + open_ >= LARGEST_COUNT
-    ):
+    legal = legal and segments <= tick and total + open_ < LARGEST_COUNT
+    if not legal or (horizon is not None and tick > horizon):
         raise ValueError("numbers out of range")
     if type(estimate) is not float or not math.isfinite(estimate):
         raise ValueError("no estimate")
