@@ -13,7 +13,7 @@ import pytest
 
 from evercount.errors import InputError, ParameterError
 from evercount.queries import QUERIES, Histogram, Query, build_query
-from evercount.queries.sensitivities import rows_of
+from evercount.queries.sensitivities import RowFormat, rows_of
 from small_queries import SMALL, small
 
 SOURCE = Path(__file__).parents[2] / "src" / "evercount"

@@ -276,7 +276,10 @@ def widest_clip(epsilon: float, count: int) -> float:
         return high
     for _ in range(40):
         middle = (low + high) / 2
-        low, high = (middle, high) if pure_epsilon(middle, count) <= epsilon else (low, middle)
+        if pure_epsilon(middle, count) <= epsilon:
+            low = middle
+        else:
+            high = middle
     if not low > 0:
         raise ParameterError(
             f"epsilon={epsilon!r} is too small for GenProt with {count} candidates"

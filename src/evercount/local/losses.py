@@ -103,7 +103,10 @@ class Loss(ABC):
             return 0.0
         low, high = 0.0, 1.0
         while low < (middle := (low + high) / 2) < high:
-            low, high = (low, middle) if reached(middle) else (middle, high)
+            if reached(middle):
+                high = middle
+            else:
+                low = middle
         return high
 
 

@@ -96,9 +96,9 @@ class DiscoveredKeys(Query[FloatArray]):
             raise ParameterError(
                 f"every={self.every} is for keys that stay public: omit it for keys of the day"
             )
-        chosen = copy(self)
-        chosen._own_ticks = own
-        return chosen
+        query = copy(self)
+        query._own_ticks = own
+        return query
 
     # -- what is counted ---------------------------------------------------------------------------
 
@@ -124,7 +124,10 @@ class DiscoveredKeys(Query[FloatArray]):
     def touched_cells(self, budget: Budget, horizon: int | None) -> int:
         """How many cells one unit can change: the keys of its events, of both streams under
         replace, and the total."""
-        return 1 + bounded("events", budget, horizon) * (2 if budget.adjacency == "replace" else 1)
+        keys = bounded("events", budget, horizon)
+        if budget.adjacency == "replace":
+            keys *= 2
+        return 1 + keys
 
     def own_delta(self, budget: Budget) -> float:
         """The part of δ that discovery costs besides the noise."""
@@ -168,8 +171,15 @@ class DiscoveredKeys(Query[FloatArray]):
 
     def check_keys(self, keys: Sequence[Any]) -> list[str | None]:
         """The keys of rows as they are counted; None for those that are not legal."""
-        checked = (_checked(key) if isinstance(key, str) else ("", "") for key in keys)
-        return [normal if wrong is None else None for normal, wrong in checked]
+        normal_keys: list[str | None] = []
+        for key in keys:
+            normal = None
+            if isinstance(key, str):
+                composed, wrong = _composed(key)
+                if wrong is None:
+                    normal = composed
+            normal_keys.append(normal)
+        return normal_keys
 
     def expected_names(self, state: KeyCounts, events: Any = ()) -> Iterable[str]:
         """Keys that have three quarters of the minimum; none where noise belongs to one tick and is
@@ -221,8 +231,9 @@ class DiscoveredKeys(Query[FloatArray]):
             here = errors.at(slice(number, number + 1))
             low[number, part] = self._least(row[part], sums[number, part], here, miss / 2)
             clear = sums[number, part] >= CLEAR + CLEAR
-            summed = float(np.count_nonzero(clear))
-            noise = sum_of_clear(keys, miss / 4) * here.spread + here.slack_of(summed**0.5, summed)
+            clear_keys = float(np.count_nonzero(clear))
+            slack = here.slack_of(clear_keys**0.5, clear_keys)
+            noise = sum_of_clear(keys, miss / 4) * here.spread + slack
             # keys that are not clear have at least the minimum
             certain = self.minimum * np.count_nonzero(~clear)
             all_keys = row[part][clear].sum() - float(noise[0, 0]) + certain
@@ -236,8 +247,8 @@ class DiscoveredKeys(Query[FloatArray]):
     def _least(
         self, noisy: FloatArray, evidence: FloatArray, errors: CellErrors, miss: float
     ) -> FloatArray:
-        """Lower bounds of the true counts of public keys; each fails with probability at most
-        `miss`."""
+        """Bound the true counts of public keys from below; each bound fails with probability at
+        most `miss`."""
         level = 1 - 2 * miss * CHANCE_BELOW_CLEAR
         low = noisy - float(errors.half(level)[0, 0])
         clear = evidence >= CLEAR + errors.factor(level)
@@ -306,22 +317,17 @@ def normal_key(number: int, key: Any) -> str:
     """The key of event `number` in composed form, or EventRefused."""
     if not isinstance(key, str):
         raise EventRefused(number, f"is not a key: a key is a string, got {type(key).__name__}")
-    normal, wrong = _checked(key)
+    normal, wrong = _composed(key)
     if wrong is not None:
         raise EventRefused(number, f"has a key that {wrong}")
     return normal
 
 
-def _checked(key: str) -> tuple[str, str | None]:
-    """(the key in composed form, what is wrong with it)."""
+def _composed(key: str) -> tuple[str, str | None]:
+    """Write a key in composed form, and say what is wrong with it, if anything."""
     if len(key) > LONGEST_KEY:
-        return (
-            key,
-            (
-                f"is longer than {LONGEST_KEY} characters: shorten it "
-                f"({escaped(key[:20], quote=True)}…)"
-            ),
-        )
+        begin = escaped(key[:20], quote=True)
+        return key, f"is longer than {LONGEST_KEY} characters: shorten it ({begin}…)"
     normal = unicodedata.normalize("NFC", key)
     return normal, fault(normal)
 
@@ -345,7 +351,7 @@ def sum_of_clear(keys: int, miss: float) -> float:
 
 
 def top_discovered(
-    found: DiscoveredKeys,
+    query: DiscoveredKeys,
     labels: Sequence[str],
     values: FloatArray,
     evidence: FloatArray,
@@ -370,28 +376,26 @@ def top_discovered(
     if not number:
         return []
     order = np.argsort(-noisy, kind="stable")
-    low, high = found.interval(values[np.newaxis], evidence[np.newaxis], errors, 1 - miss / number)
+    low, high = query.interval(values[np.newaxis], evidence[np.newaxis], errors, 1 - miss / number)
     best_of_rest = None
     if k < number:
         best_of_rest = float(noisy[order[k:]].max())
-    return [
-        TopKey(
-            labels[first + place],
-            float(noisy[place]),
-            float(low[0, first + place]),
-            float(high[0, first + place]),
-            _confidence(
-                float(noisy[place]), best_of_rest, float(evidence[first + place]), errors, number
-            ),
+    keys = []
+    for place in order[:k].tolist():
+        value = float(noisy[place])
+        column = first + place
+        confidence = _confidence(value, best_of_rest, float(evidence[column]), errors, number)
+        keys.append(
+            TopKey(labels[column], value, float(low[0, column]), float(high[0, column]), confidence)
         )
-        for place in order[:k].tolist()
-    ]
+    return keys
 
 
 def _confidence(
     noisy: float, rest: float | None, evidence: float, errors: CellErrors, number: int
 ) -> float:
-    """The largest c for which the lower end of the key and the upper ends of the rest are apart."""
+    """Compute the largest c for which the lower end of the key and the upper ends of the rest are
+    apart."""
     from scipy.special import ndtr
 
     if rest is None:

@@ -133,7 +133,8 @@ class Marginals(TableQuery):
 
     def _cells_of(self, leaves: IntArray) -> tuple[IntArray, IntArray]:
         places = np.unravel_index(leaves, self._sizes)
-        first, cells = 0, []
+        first = 0
+        cells = []
         for table in self._tables:
             sizes = [self._sizes[i] for i in table]
             if table:
@@ -175,22 +176,23 @@ class Marginals(TableQuery):
     def _decode(self, first_tick: int, noisy: FloatArray) -> FloatArray:
         """Effects of all parts, each the average over the tables that know it, put together
         again."""
-        tables, first = [], 0
+        tables = []
+        first = 0
         for table, weight in zip(self._tables, self._weights, strict=True):
             stop = first + self._number(table)
             full = [self._sizes[i] if i in table else 1 for i in range(self.depth)]
             tables.append(noisy[:, first:stop].reshape(len(noisy), *full) / weight)
             first = stop
         effects: dict[Part, FloatArray] = {}
-        for part, known in self._precisions.items():
+        for part, precisions in self._precisions.items():
             total: Any = 0.0
-            for place, precision in known.items():
-                summed = tuple(i + 1 for i in self._tables[place] if i not in part)
-                effect = tables[place].sum(axis=summed, keepdims=True)
+            for place, precision in precisions.items():
+                others = tuple(i + 1 for i in self._tables[place] if i not in part)
+                effect = tables[place].sum(axis=others, keepdims=True)
                 for column in part:
                     effect = effect - effect.mean(axis=column + 1, keepdims=True)
                 total = total + precision * effect
-            effects[part] = total / sum(known.values())
+            effects[part] = total / sum(precisions.values())
         out = []
         for part in self._parts:
             shape = (len(noisy), *(self._sizes[i] if i in part else 1 for i in range(self.depth)))
@@ -214,9 +216,10 @@ class Marginals(TableQuery):
 
     def _rounding(self) -> FloatArray:
         def rounding(inner: Part) -> float:
-            known = self._precisions[inner]
-            centred = prod(2 * (1 - 1 / self._sizes[i]) for i in inner)
-            return sum(self._weights[place] for place in known) * centred / sum(known.values())
+            precisions = self._precisions[inner]
+            deviation = prod(2 * (1 - 1 / self._sizes[i]) for i in inner)
+            weights = sum(self._weights[place] for place in precisions)
+            return weights * deviation / sum(precisions.values())
 
         return self._added_up(rounding, 1)
 

@@ -57,9 +57,9 @@ class WordQuery(PowerQuery[FloatArray]):
             self._letters = None
             self._size = check_count("the number of letters", alphabet)
         else:
-            self._letters = public_names(
-                "letter", list(alphabet) if isinstance(alphabet, str) else alphabet, (" ",)
-            )
+            if isinstance(alphabet, str):
+                alphabet = list(alphabet)
+            self._letters = public_names("letter", alphabet, (" ",))
             self._size = len(self._letters)
         self._offsets = [0]
         for length in range(1, self._longest + 1):
@@ -80,13 +80,16 @@ class WordQuery(PowerQuery[FloatArray]):
     def labels(self) -> tuple[str, ...]:
         """All words in the order of their cells; letters of several characters are joined by a
         blank."""
-        if self._letters is None:
+        names = self._letters
+        if names is None:
             names = tuple(map(str, range(self._size)))
-        else:
-            names = self._letters
-        join = ("" if all(len(name) == 1 for name in names) else " ").join
+        separator = ""
+        if not all(len(name) == 1 for name in names):
+            separator = " "
         words = tuple(
-            join(word) for k in range(1, self._longest + 1) for word in product(names, repeat=k)
+            separator.join(word)
+            for length in range(1, self._longest + 1)
+            for word in product(names, repeat=length)
         )
         if all(map(str.isascii, names)):
             return words
@@ -94,28 +97,26 @@ class WordQuery(PowerQuery[FloatArray]):
 
     @cached_property
     def _index(self) -> dict[Any, int]:
-        if self._letters is None:
-            names: Iterable[Any] = range(self._size)
-        else:
+        names: Iterable[Any] = range(self._size)
+        if self._letters is not None:
             names = self._letters
         return {**{letter: code for code, letter in enumerate(names)}, None: HOLE}
 
     def _read(self, events: Any) -> list[int]:
-        """The letters of a tick as codes, None as HOLE; an InputError names the first event that is
-        not a letter."""
-        legal = (str if self._letters is not None else Integral, type(None))
+        """Read the letters of a tick as codes, None as HOLE; an InputError names the first event
+        that is not a letter."""
+        letter_type: type = Integral if self._letters is None else str
+        if not isinstance(events, str):
+            events = listed_events(events)
         codes = []
-        for number, letter in enumerate(
-            events if isinstance(events, str) else listed_events(events)
-        ):
-            if (
-                not isinstance(letter, legal)
-                or isinstance(letter, bool)
-                or letter not in self._index
-            ):
-                wrong = f"is {letter!r:.80}, which is not a letter of the alphabet"
-                remedy = "add it to the alphabet, or pass None for a position without a letter"
-                raise EventRefused(number, f"{wrong}; {remedy}")
+        for number, letter in enumerate(events):
+            possible = letter is None or isinstance(letter, letter_type)
+            if not possible or isinstance(letter, bool) or letter not in self._index:
+                raise EventRefused(
+                    number,
+                    f"is {letter!r:.80}, which is not a letter of the alphabet; add it to the "
+                    "alphabet, or pass None for a position without a letter",
+                )
             codes.append(self._index[letter])
         return codes
 
@@ -203,11 +204,12 @@ class Substrings(WordQuery):
         return []
 
     def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
-        new = self._read(events)
-        tail, cells = list(state), []
-        for code in new:
+        tail = list(state)
+        cells = []
+        for code in self._read(events):
             tail = [*tail, code][-self._longest :]
-            number, power = 0, 1
+            number = 0
+            power = 1
             for offset, letter in zip(self._offsets, reversed(tail), strict=False):
                 if letter == HOLE:
                     break
@@ -215,7 +217,9 @@ class Substrings(WordQuery):
                 power *= self._size
                 cells.append(offset + number)
         increments = np.bincount(np.asarray(cells, np.intp), minlength=self.cells) * self._scale
-        return increments, tail[1:] if len(tail) == self._longest else tail
+        if len(tail) == self._longest:
+            tail = tail[1:]
+        return increments, tail
 
 
 class Episodes(WordQuery):

@@ -144,11 +144,12 @@ class CutGraph:
             ParameterError: A set is empty, the sets overlap, or a vertex does not exist.
         """
         first = self._side("S", S)
-        second = self._side("P", set(range(self.vertices)) - set(first) if P is None else P)
-        if set(first) & set(second):
-            raise ParameterError(
-                f"S and P must be disjoint, both contain {sorted(set(first) & set(second))}"
-            )
+        if P is None:
+            P = set(range(self.vertices)) - set(first)
+        second = self._side("P", P)
+        common = sorted(set(first) & set(second))
+        if common:
+            raise ParameterError(f"S and P must be disjoint, both contain {common}")
         value = float(self.weights[np.ix_(first, second)].sum())
         return CutValue(value, self.std * sqrt(len(first) * len(second)))
 
@@ -242,7 +243,7 @@ class CutGraph:
         return self._extreme(1.0, True, level)
 
     def _extreme(self, sign: float, sparsity: bool, level: float) -> CutEstimate:
-        """The cut with the smallest sign × weight.
+        """Search the cut with the smallest sign × weight.
 
         Guarantee. With probability ≥ level the true extreme value lies in [low, high], and with
         probability ≥ level the true value of the returned cut is within `error` of its released
@@ -254,6 +255,9 @@ class CutGraph:
         weights = sign * self.weights
         sizes = np.arange(1, n // 2 + 1)
         pairs = sizes * (n - sizes)
+        scale = np.ones(len(pairs))
+        if sparsity:
+            scale = 1 / pairs
         if n <= ENUMERATED:
             numbers = np.arange(1, 2 ** (n - 1))  # the last vertex is always on the other side
             sides = (numbers[:, None] >> np.arange(n) & 1).astype(np.float64)
@@ -271,11 +275,9 @@ class CutGraph:
         if n <= ENUMERATED:
             least = np.asarray([values[small == size].min() for size in sizes])
         else:
-            least = least_by_size(weights) / (pairs if sparsity else 1)
-        if sparsity:
-            scale = 1 / pairs
-        else:
-            scale = np.ones(len(pairs))
+            least = least_by_size(weights)
+            if sparsity:
+                least = least / pairs
         # the true extreme cut does not depend on the noise, so one tail is enough; the chosen one
         # does
         one = scale * [self._noise.of_one(number, beta) for number in pairs.tolist()]
@@ -291,16 +293,16 @@ class CutGraph:
         size = int(small[best])
         released = sign * float(values[best])
         return CutEstimate(
-            tuple(np.flatnonzero(sides[best]).tolist()),
-            min(max(released, low), high),
-            released,
-            self.std * sqrt(pairs[size - 1]) * float(scale[size - 1]),
-            float(margins[size - 1]),
-            low,
-            high,
-            level,
-            method,
-            exact,
+            side=tuple(np.flatnonzero(sides[best]).tolist()),
+            value=min(max(released, low), high),
+            released=released,
+            std=self.std * sqrt(pairs[size - 1]) * float(scale[size - 1]),
+            error=float(margins[size - 1]),
+            low=low,
+            high=high,
+            level=level,
+            method=method,
+            exact=exact,
         )
 
     def _side(self, name: str, vertices: Collection[int]) -> list[int]:
@@ -333,8 +335,11 @@ class CutGraph:
 
 
 def _cuts_of_size(n: int, a: int, b: int) -> int:
-    """Number of unordered pairs of disjoint sets of these sizes."""
-    return comb(n, a) * comb(n - a, b) // (2 if a == b else 1)
+    """Count the unordered pairs of disjoint sets of these sizes."""
+    ordered = comb(n, a) * comb(n - a, b)
+    if a == b:
+        return ordered // 2
+    return ordered
 
 
 EXACT_NUMBERS = 256
@@ -359,11 +364,9 @@ class CutNoise:
     def of_one(self, pairs: int, beta: float) -> float:
         """Half-width that the noise of one cut, chosen without looking, leaves with probability at
         most beta."""
-        laplace = self.laplace
-        return self._width(
-            interval_quantile(beta) if laplace is None else laplace_factor(beta, laplace * pairs),
-            pairs,
-        )
+        if self.laplace is None:
+            return self._width(interval_quantile(beta), pairs)
+        return self._width(laplace_factor(beta, self.laplace * pairs), pairs)
 
     def of_many(self, pairs: int, cuts: int, beta: float) -> float:
         """Half-width that none of this number of cuts leaves, with probability at least 1 − beta.
@@ -396,7 +399,10 @@ def _chernoff(numbers: int, exponent: float) -> float:
         high *= 2
     while high - low > 1e-12 * high:
         middle = (low + high) / 2
-        low, high = (middle, high) if _rate(numbers, middle) < exponent else (low, middle)
+        if _rate(numbers, middle) < exponent:
+            low = middle
+        else:
+            high = middle
     return high * (1 + 1e-9) / sqrt(2 * numbers)
 
 

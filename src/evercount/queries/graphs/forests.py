@@ -56,7 +56,10 @@ class MatchingTracker(Tracker):
         """
 
     def change(self, u: int, v: int, by: int, row: list[int]) -> None:
-        row[0] += self._insert(u, v) if by > 0 else self._remove(u, v)
+        if by > 0:
+            row[0] += self._insert(u, v)
+        else:
+            row[0] += self._remove(u, v)
 
     def _insert(self, u: int, v: int) -> int:
         """Grow by one iff the new edge closes an augmenting path."""
@@ -119,7 +122,7 @@ class MatchingTracker(Tracker):
                 self._start(root)
 
     def _search(self) -> bool:
-        """Follow the waiting edges until the matching grows; whether it did."""
+        """Follow the waiting edges until the matching grows; return whether it did."""
         if len(self.members) < 2:  # an augmenting path has two free ends, each of which is a root
             return False
         waiting = self.waiting
@@ -127,12 +130,13 @@ class MatchingTracker(Tracker):
         root = self.root
         mate = self.mate
         while waiting:
-            x, seen = waiting.popleft()
-            if not seen and x not in root:
-                x, seen = next((other for other in self.neighbours[x] if other in outer), x), (x,)
+            x, neighbours = waiting.popleft()
+            if not neighbours and x not in root:
+                neighbours = (x,)
+                x = next((other for other in self.neighbours[x] if other in outer), x)
             if x not in outer:  # its tree was felled, or no outer vertex is next to it
                 continue
-            for y in seen:
+            for y in neighbours:
                 if y not in self.neighbours[x]:  # the edge was removed while it waited
                     continue
                 if y in outer:
@@ -158,9 +162,11 @@ class MatchingTracker(Tracker):
             while inner is not None:
                 above = self.parent[inner]
                 following = self.mate.get(above)
-                self.mate[inner], self.mate[above] = above, inner
+                self.mate[inner] = above
+                self.mate[above] = inner
                 inner = following
-        self.mate[x], self.mate[y] = y, x
+        self.mate[x] = y
+        self.mate[y] = x
         self._fell(*roots)
 
     def _shrink(self, x: int, y: int) -> None:
@@ -170,7 +176,8 @@ class MatchingTracker(Tracker):
         top = next(base for base in self._bases_upwards(y) if base in on_way)
         absorbed: dict[int, None] = {}  # bases, in the order of the walk
         for start, child in ((x, y), (y, x)):
-            vertex, below = start, child
+            vertex = start
+            below = child
             while self.base.get(vertex, vertex) != top:
                 partner = self.mate[vertex]
                 absorbed[self.base.get(vertex, vertex)] = None
@@ -218,7 +225,11 @@ class _ForestTracker(Tracker):
     def _insert(self, u: int, v: int, weight: int, row: list[int]) -> None:
         if self.graph is not None:
             self.graph[u][v] = self.graph[v][u] = weight
-        if not {u, v} <= self._smaller_half(u, v) if self.shrunk else self.sets.join(u, v):
+        if self.shrunk:
+            joins_trees = not {u, v} <= self._smaller_half(u, v)
+        else:
+            joins_trees = self.sets.join(u, v)
+        if joins_trees:
             self._link(u, v, weight)
             row[0] += self.sign * weight
             return

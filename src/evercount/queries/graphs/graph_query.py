@@ -104,10 +104,12 @@ class GraphQuery(EdgeRules, PowerQuery[V_co]):
                 "or -1: use stream='insert' or stream='ignore-duplicates'"
             )
         if self.needs_degree and self.max_degree is None and not self.deletes:
+            remedy = "Promise a maximum"
+            if not mixed:
+                remedy += ", or add enforce_degree=True to have it enforced"
             raise ParameterError(
                 f"{type(self).__name__} needs max_degree: one edge changes it by an amount that "
-                "grows with the degree. Promise a "
-                f"maximum{'' if mixed else ', or add enforce_degree=True to have it enforced'}."
+                f"grows with the degree. {remedy}."
             )
         try:
             object.__setattr__(
@@ -118,10 +120,10 @@ class GraphQuery(EdgeRules, PowerQuery[V_co]):
                 f"initial_edges must be a sequence of edges, got {self.initial_edges!r}"
             ) from None
         if self.stream != "mixed" and self.deletes != bool(self.initial_edges):
+            amount = "some" if len(self.initial_edges) else "no"
             raise ParameterError(
                 "initial_edges is the public start of a deletion-only stream: give it there and "
-                f"only there (stream={self.stream!r}, "
-                f"{'some' if len(self.initial_edges) else 'no'} initial edges)"
+                f"only there (stream={self.stream!r}, {amount} initial edges)"
             )
         self._check()
         _ = self.start_edges  # refuses initial edges that are not legal
@@ -167,13 +169,12 @@ class GraphQuery(EdgeRules, PowerQuery[V_co]):
         """Duplicates and absent edges are ignored and a degree is enforced, unless said
         otherwise."""
         quiet = dict(parameters)
-        quiet.setdefault(
-            "stream", "ignore-absent" if quiet.get("initial_edges") else "ignore-duplicates"
-        )
-        if quiet.get("max_degree") is not None and quiet["stream"] in (
-            "insert",
-            "ignore-duplicates",
-        ):
+        stream = "ignore-duplicates"
+        if quiet.get("initial_edges"):
+            stream = "ignore-absent"
+        quiet.setdefault("stream", stream)
+        edges_only_come = quiet["stream"] in ("insert", "ignore-duplicates")
+        if edges_only_come and quiet.get("max_degree") is not None:
             quiet.setdefault("enforce_degree", True)
         return quiet
 
@@ -203,14 +204,14 @@ class GraphQuery(EdgeRules, PowerQuery[V_co]):
                 "no l1 sensitivity, which pure privacy (delta=0) needs; choose a small positive "
                 "delta and a horizon"
             )
-        parts = self._change_bounds(self.stream)
-        inserted: Sequence[ChangeBound | None] = [None] * len(parts)
-        if self.enforce_degree:
-            inserted = self._change_bounds("insert")
+        bounds = self._change_bounds(self.stream)
+        if not self.enforce_degree:
+            return float(sum(bound.bound(power, replaced) for bound in bounds))
+        insertions = self._change_bounds("insert")
         return float(
             sum(
-                part.bound(power, replaced, edge)
-                for part, edge in zip(parts, inserted, strict=True)
+                bound.bound(power, replaced, insertion)
+                for bound, insertion in zip(bounds, insertions, strict=True)
             )
         )
 
@@ -222,7 +223,9 @@ class GraphQuery(EdgeRules, PowerQuery[V_co]):
         bound = self._value_change_bound()
         if not replaced:
             return float(bound.one)
-        return float(max(bound.one, bound.exchanged, bound.both if self.stream == "mixed" else 0))
+        if self.stream == "mixed":
+            return float(max(bound.one, bound.exchanged, bound.both))
+        return float(max(bound.one, bound.exchanged))
 
     @cached_property
     def degree_bound(self) -> int:

@@ -49,10 +49,9 @@ class Edges(GraphQuery[float]):
         """±1 once; where duplicates or absent edges are ignored a later copy takes it back."""
         again = stream in ("ignore-duplicates", "ignore-absent")
         # where the projection runs: two edges come instead, and a later copy takes e back
-        lost = 2 + int(again)
-        return [
-            ChangeBound(1, int(again), swap=2 if again else 1, kept=ProjectedChange(1, lost, lost))
-        ]
+        falls = 2 + int(again)
+        kept = ProjectedChange(rises=1, falls=falls, either=falls)
+        return [ChangeBound(up=1, down=int(again), swap=1 + int(again), kept=kept)]
 
     def _value_change_bound(self) -> ValueChangeBound:
         return ValueChangeBound.rising(1)
@@ -138,12 +137,13 @@ class _SubgraphCount(GraphQuery[float]):
             most = self.most_per_edge
         else:
             most = self._most_by_degree
-        one_way = stream in ("insert", "delete", "ignore-absent")
-        return [
-            ChangeBound(
-                most, 0 if stream == "insert" else most, swap=2 * most**2 if one_way else None
-            )
-        ]
+        down = most
+        if stream == "insert":
+            down = 0
+        swap = None
+        if stream in ("insert", "delete", "ignore-absent"):
+            swap = 2 * most**2
+        return [ChangeBound(up=most, down=down, swap=swap)]
 
     def _value_change_bound(self) -> ValueChangeBound:
         """One edge lies in at most K subgraphs."""
