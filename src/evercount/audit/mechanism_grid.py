@@ -64,10 +64,12 @@ def all_cases(query: Query) -> Iterator[MechanismCase]:
     own."""
     for adjacency in get_args(Adjacency):
         for pure, names in ((False, FACTORIZATIONS), (True, (*PURE, TERRACE, *PURE_ENDLESS))):
-            named = [MechanismCase(query, name, adjacency, pure) for name in names]
-            offered = [case for case in named if case.offered]
+            by_name = [MechanismCase(query, name, adjacency, pure) for name in names]
+            possible = [case for case in by_name if case.offered]
+            yield from possible
             own = MechanismCase(query, None, adjacency, pure)
-            yield from offered or ([own] if own.offered else [])
+            if not possible and own.offered:
+                yield own
 
 
 def hardest_pair(program: Audited, query: Query, ticks: int, secret: Secret) -> Pair:

@@ -48,23 +48,24 @@ class PairSearch:
     adjacency: Adjacency
     ticks: int
     length: int
-    named: Mapping[str, FloatArray]
+    matrices: Mapping[str, FloatArray]
     draw: random.Random
     changed: int  # neighbours differ in exactly so many events
 
     def __post_init__(self) -> None:
         self.placements = self._choose_placements()
-        chosen = np.array(self.placements)
+        ticks_of_steps = np.array(self.placements)
         # ‖R A d‖² = ⟨AᵀRᵀRA, ddᵀ⟩, A the placement of steps in ticks: one flat row for each
         # placement
-        rows = chosen[:, :, None]
-        columns = chosen[:, None, :]
+        rows = ticks_of_steps[:, :, None]
+        columns = ticks_of_steps[:, None, :]
         self.grams = [
-            (R.T @ R)[rows, columns].reshape(len(chosen), -1) for R in self.named.values()
+            (R.T @ R)[rows, columns].reshape(len(ticks_of_steps), -1)
+            for R in self.matrices.values()
         ]
-        self.scale = [float((R**2).sum(axis=0).max()) for R in self.named.values()]
-        self.largest = [0.0] * (len(self.named) + 3)
-        self.worst: list[Pair | None] = [None] * (len(self.named) + 3)
+        self.scale = [float((R**2).sum(axis=0).max()) for R in self.matrices.values()]
+        self.largest = [0.0] * (len(self.matrices) + 3)
+        self.worst: list[Pair | None] = [None] * (len(self.matrices) + 3)
         self.pairs = 0
         self.queue: list[tuple[Steps, Steps, IntArray]] = []
 
@@ -77,11 +78,11 @@ class PairSearch:
         if self.all_placements:
             return list(combinations_with_replacement(range(self.ticks), self.length))
         spread = np.linspace(0, self.ticks - 1, self.length).astype(int)
-        drawn = [
+        random_placements = [
             tuple(sorted(self.draw.choices(range(self.ticks), k=self.length)))
             for _ in range(MOST_PLACEMENTS)
         ]
-        return [tuple(int(tick) for tick in spread), *drawn]
+        return [tuple(int(tick) for tick in spread), *random_placements]
 
     def enumerate(self, budget: int, progress: Progress | None = None) -> bool:
         """Try every pair; False, with nothing tried, if there are more than `budget`."""
@@ -101,11 +102,11 @@ class PairSearch:
         done = 0
         for stream, rows in list(known.items()):
             for places in combinations(range(len(stream)), self.changed):
-                for chosen in product(*(others[stream[place][0]] for place in places)):
+                for steps in product(*(others[stream[place][0]] for place in places)):
                     done += 1
                     if progress is not None and (done % BATCH == 0 or done == total):
                         progress(done, total)
-                    neighbour = _edit(stream, places, chosen)
+                    neighbour = _edit(stream, places, steps)
                     self.pairs += self._offer(
                         stream, neighbour, rows, self._rows_of(neighbour, known)
                     )

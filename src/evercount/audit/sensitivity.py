@@ -173,16 +173,7 @@ def audit_sensitivity(
     if query.discovery is not None:
         query = query.discovery.with_known_keys(universe.events)
     length = ticks if steps is None else steps
-    if ticks < 1 or length < 1 or budget < 1 or not 1 <= changed <= length or not universe.events:
-        raise ParameterError(
-            f"ticks, steps, budget and the number of events must be at least 1, got {ticks}, "
-            f"{length}, {budget}, {len(universe.events)}; changed events are from 1 to the number "
-            f"of steps, got {changed}"
-        )
-    if not universe.merge and length != ticks:
-        raise ParameterError(
-            f"in this universe every step is a tick: steps must be {ticks}, got {length}"
-        )
+    _check_size(universe, ticks, length, budget, changed)
     matrices = _checked_matrices(factorizations, ticks)
     search = PairSearch(
         query, universe, adjacency, ticks, length, matrices, random.Random(seed), changed
@@ -244,6 +235,20 @@ def audit_sensitivity(
         exhaustive=exhaustive and search.all_placements,
         changed=changed,
     )
+
+
+def _check_size(universe: Universe, ticks: int, length: int, budget: int, changed: int) -> None:
+    """Refuse numbers with which no pair of streams can be tried."""
+    if ticks < 1 or length < 1 or budget < 1 or not 1 <= changed <= length or not universe.events:
+        raise ParameterError(
+            f"ticks, steps, budget and the number of events must be at least 1, got {ticks}, "
+            f"{length}, {budget}, {len(universe.events)}; changed events are from 1 to the number "
+            f"of steps, got {changed}"
+        )
+    if not universe.merge and length != ticks:
+        raise ParameterError(
+            f"in this universe every step is a tick: steps must be {ticks}, got {length}"
+        )
 
 
 def _checked_matrices(factorizations: Factorizations, ticks: int) -> dict[str, FloatArray]:

@@ -60,7 +60,7 @@ class OneMessage(NoiseOwner, ABC, Generic[Message]):
         check_kind("loss", loss, Loss | None, "Absolute()")
         self.loss = Absolute() if loss is None else loss
         root = Secret.generate() if secret is None else check_secret(secret)
-        self._secret = root.derive(f"evercount/local/2/{named(self.loss)}/{declared}")
+        self._secret = root.derive(f"evercount/local/2/{name_of_loss(self.loss)}/{declared}")
         self._own(None if secret is None else self._secret)
         self._sent: tuple[float, Message] | None = None
         self._lock = threading.Lock()
@@ -105,7 +105,7 @@ class OneMessage(NoiseOwner, ABC, Generic[Message]):
         """The private message for a point in [0, 1]."""
 
 
-def named(loss: Loss) -> str:
+def name_of_loss(loss: Loss) -> str:
     """Name a loss with its numbers: losses that differ in one draw their own randomness from one
     secret.
 

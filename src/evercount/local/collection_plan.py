@@ -187,8 +187,8 @@ class LocalPlan:
     @cached_property
     def scale(self) -> int:
         """N: the std of the noise in units of 1/UNIT, a whole number."""
-        kept = self._budget().reserve(self.numeric_delta / self.counters)
-        return math.ceil(kept.noise_multiplier() * self.sensitivity * (1 + HEADROOM))
+        noise_budget = self._budget().reserve(self.numeric_delta / self.counters)
+        return math.ceil(noise_budget.noise_multiplier() * self.sensitivity * (1 + HEADROOM))
 
     @property
     def sigma(self) -> float:

@@ -37,9 +37,9 @@ def choose(plan: GenProtPlan, probabilities: IntArray, secret: Secret) -> int:
     from the secret."""
     words = _words(secret)
     ones = [t for t, p in enumerate(probabilities.tolist()) if next(words) >> (64 - BITS) < p]
-    kept = ones or list(range(plan.candidates))
-    limit = 2**64 - 2**64 % len(kept)
-    return kept[next(word for word in words if word < limit) % len(kept)]
+    candidates = ones or list(range(plan.candidates))
+    limit = 2**64 - 2**64 % len(candidates)
+    return candidates[next(word for word in words if word < limit) % len(candidates)]
 
 
 def _words(secret: Secret) -> Iterator[int]:
@@ -158,21 +158,21 @@ class GenProtServer(MessageServer):
 
     def _receive(self, message: Any) -> None:
         try:
-            number, named = message
+            number, candidate = message
         except (TypeError, ValueError):
             raise MessageRejected(
                 "a message of a batch is a pair of the client's number and its message"
             ) from None
         client = _integer_below(number, NUMBERS)
-        chosen = _integer_below(named, self.plan.candidates)
-        if client is None or chosen is None:
+        index = _integer_below(candidate, self.plan.candidates)
+        if client is None or index is None:
             what, end = (
                 ("number of a client", NUMBERS)
                 if client is None
                 else ("message", self.plan.candidates)
             )
             raise MessageRejected(f"the {what} is a whole number from 0 to {end - 1}")
-        self._sums += self.plan.candidate(client, chosen)
+        self._sums += self.plan.candidate(client, index)
 
     def poison_bound(self) -> float:
         """As `LocalServer.poison_bound`.

@@ -186,12 +186,12 @@ class GenProtPlan:
         p = self.bit_probabilities(s) * 2.0**-BITS
         T = self.candidates
         mean_p = float(p @ weight)
-        kept = (1 - (1 - mean_p) ** T) / mean_p
+        nonempty = (1 - (1 - mean_p) ** T) / mean_p
         empty = (1 - mean_p) ** (T - 1)
         first = float((s * p) @ weight)
         second = float((s * s * p) @ weight)
-        mean = first * (kept - empty)
-        return mean, second * kept + (1 - second) * empty - mean**2
+        mean = first * (nonempty - empty)
+        return mean, second * nonempty + (1 - second) * empty - mean**2
 
     @cached_property
     def reach(self) -> float:

@@ -155,8 +155,8 @@ def encode(plan: HierarchyPlan, bucket: int, chance: int, row: int, level: int) 
     at = 1 + level % plan.levels
     row %= plan.nodes(at)
     node = bucket // plan.nodes(plan.levels - at)
-    kept = chance < plan.threshold
-    return MESSAGE.pack(at, row, ((row & node).bit_count() & 1) ^ (not kept))
+    honest = chance < plan.threshold
+    return MESSAGE.pack(at, row, ((row & node).bit_count() & 1) ^ (not honest))
 
 
 class HierarchyServer(MessageServer):

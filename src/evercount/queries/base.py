@@ -72,10 +72,10 @@ def listed_events(events: Any) -> list[Any]:
     return events.tolist() if isinstance(events, np.ndarray) else list(events)
 
 
-def check_distinct(what: str, given: Sequence[Any]) -> None:
+def check_distinct(what: str, names: Sequence[Any]) -> None:
     """Refuse public names of which one is there twice."""
-    if len(set(given)) < len(given):
-        twice = Counter(given).most_common(1)[0][0]
+    if len(set(names)) < len(names):
+        twice = Counter(names).most_common(1)[0][0]
         raise ParameterError(f"{what} must be distinct; {twice!r:.120} occurs twice")
 
 
@@ -400,13 +400,15 @@ class Query(Capabilities, Sensitivities, Generic[V_co]):
     def identity(self) -> list[Any]:
         """[name, parameters] as keys of noise are derived from them; with a digest of the code of a
         class of your own, whose name and parameters another class may share."""
-        known = self.parameters()
+        parameters = self.parameters()
         # else two of them would become one
-        if not any(short in known for short in SPELLED_IN_KEYS.values()):
-            known = {SPELLED_IN_KEYS.get(name, name): value for name, value in known.items()}
+        if not any(short in parameters for short in SPELLED_IN_KEYS.values()):
+            parameters = {
+                SPELLED_IN_KEYS.get(name, name): value for name, value in parameters.items()
+            }
         if type(self).__module__.startswith("evercount."):
-            return [self.name, known]
-        return [self.name, known, digest_of_class(type(self))]
+            return [self.name, parameters]
+        return [self.name, parameters, digest_of_class(type(self))]
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and self.parameters() == other.parameters()

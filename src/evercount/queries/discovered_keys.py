@@ -260,9 +260,9 @@ class DiscoveredKeys(Query[FloatArray]):
         self.publishing.check_views("between: ", None)
         change = high - low
         weight = np.where(np.isnan(change), np.nan, 1.0)
-        shown = ~np.isnan(change[2:])
-        change[1] = change[0] - change[2:][shown].sum()
-        weight[1] = np.sqrt(1 + np.count_nonzero(shown))
+        public = ~np.isnan(change[2:])
+        change[1] = change[0] - change[2:][public].sum()
+        weight[1] = np.sqrt(1 + np.count_nonzero(public))
         return change, weight
 
 

@@ -236,11 +236,11 @@ class Marginals(TableQuery):
         return np.repeat(each, [self._number(part) for part in self._parts])
 
     def _leaves_in(self, output: int) -> tuple[IntArray, int]:
-        chosen = self._values_of[output]
+        values = self._values_of[output]
         places = np.unravel_index(np.arange(prod(self._sizes)), self._sizes)
-        inside = np.all([places[i] == value for i, value in chosen.items()], axis=0)
+        inside = np.all([places[i] == value for i, value in values.items()], axis=0)
         table = next(
-            number for number, table in enumerate(self._tables) if set(chosen) <= set(table)
+            number for number, table in enumerate(self._tables) if set(values) <= set(table)
         )
         return np.flatnonzero(np.broadcast_to(inside, len(places[0]))), table
 
@@ -263,10 +263,12 @@ def _checked_columns(columns: Any) -> tuple[tuple[str, ...], ...]:
         raise ParameterError(
             'columns must be a list of lists such as [["north", "south"], ["young", "old"]]'
         )
-    checked = tuple(public_names("value", column) for column in columns)
-    if not 1 <= len(checked) <= MOST_COLUMNS:
-        raise ParameterError(f"marginals have 1 to {MOST_COLUMNS} columns, got {len(checked)}")
-    return checked
+    checked_columns = tuple(public_names("value", column) for column in columns)
+    if not 1 <= len(checked_columns) <= MOST_COLUMNS:
+        raise ParameterError(
+            f"marginals have 1 to {MOST_COLUMNS} columns, got {len(checked_columns)}"
+        )
+    return checked_columns
 
 
 def _checked_tables(tables: Any, depth: int) -> tuple[Part, ...]:

@@ -65,14 +65,14 @@ def register_encoder(name: str) -> Callable[[Registered], Registered]:
     def register(function: Registered) -> Registered:
         if not callable(function):
             raise ParameterError(f"an encoder is a function, got {function!r:.80}")
-        known = _ENCODERS.get(name)
+        present = _ENCODERS.get(name)
         if (
-            known is not None
-            and known is not function
-            and (_path(known) != _path(function) or "<" in _path(function))
+            present is not None
+            and present is not function
+            and (_path(present) != _path(function) or "<" in _path(function))
         ):
             raise ParameterError(
-                f"the name {name!r:.80} is taken by the encoder {_path(known)!r:.120}; choose "
+                f"the name {name!r:.80} is taken by the encoder {_path(present)!r:.120}; choose "
                 f"another name for {_path(function)!r:.120}."
             )
         _ENCODERS[name] = function
@@ -206,16 +206,16 @@ class PrefixQuery(Query):
         if not isinstance(result, tuple) or len(result) != 2:
             raise InputError("an encoder with state must return (vector, next state)")
         try:
-            kept = json.loads(json.dumps(result[1]))
+            stored_state = json.loads(json.dumps(result[1]))
             # a snapshot would bring back another state: 1 as "1", a tuple as a list
-            if kept != result[1]:
+            if stored_state != result[1]:
                 raise ValueError
         except (TypeError, ValueError):
             wrong = (
                 "the encoder's next state must be a JSON value: text keys, lists, no tuples or NaN"
             )
             raise InputError(wrong) from None
-        return self._checked(result[0]), kept
+        return self._checked(result[0]), stored_state
 
     def _checked(self, vector: Any) -> IntArray:
         if np.shape(vector) != (self.cells,):
@@ -259,4 +259,6 @@ def _path(function: Encoder) -> str:
 
 def _name_of(function: Encoder) -> str:
     """The first name under which a function is registered, else its path."""
-    return next((name for name, known in _ENCODERS.items() if known == function), _path(function))
+    return next(
+        (name for name, present in _ENCODERS.items() if present == function), _path(function)
+    )

@@ -192,11 +192,11 @@ class Quantiles(TreeQuery):
         for tick, row in enumerate(below):
             rising = np.clip(np.concatenate([[0.0], isotonic_regression(row).x]), 0.0, None)
             if rising[-1] > 0:
-                wanted = q * rising[-1]
-                j = min(int(np.searchsorted(rising, wanted, side="left")), self.bins)
+                rank = q * rising[-1]
+                j = min(int(np.searchsorted(rising, rank, side="left")), self.bins)
                 step = rising[j] - rising[j - 1] if j else 0.0
                 inside = 0.0
                 if step > 0:
-                    inside = (wanted - rising[j - 1]) / step
+                    inside = (rank - rising[j - 1]) / step
                 out[tick] = self.low + self.width * (max(j - 1, 0) + inside)
         return out

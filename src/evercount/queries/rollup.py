@@ -191,7 +191,7 @@ class Rollup(TreeQuery):
         require_fits(
             len(everything) * (self.depth + 1), "this rollup", "Use fewer leaves, or fewer levels."
         )
-        chosen = check_weights(weights, self.depth + 1, "level, the total included", least=0)
+        level_weights = check_weights(weights, self.depth + 1, "level, the total included", least=0)
         self._added = tuple(
             _checked_paths([*self._paths, *paths])[len(self._paths) :] for paths in added
         )
@@ -219,7 +219,7 @@ class Rollup(TreeQuery):
             if number and not set(nodes[-1]).isdisjoint(self._leaf):
                 raise ParameterError("a path that joins already exists; name new paths only")
             self._leaf |= {path: len(self._leaf) + leaf for leaf, path in enumerate(nodes[-1])}
-            trees.append(ConsistentTree(_children(nodes), chosen))
+            trees.append(ConsistentTree(_children(nodes), level_weights))
             place = {label: output for output, label in enumerate(nodes_by_label)}
             places.append(np.asarray([place[label] for label in labels]))
         self.labels = tuple(nodes_by_label)
@@ -252,8 +252,10 @@ class Rollup(TreeQuery):
             other = self._leaf[self._other]
         leaves = []
         for number, event in enumerate(events):
-            named = isinstance(event, list | tuple) and all(isinstance(name, str) for name in event)
-            if not named or len(event) != self.depth:
+            is_path = isinstance(event, list | tuple) and all(
+                isinstance(name, str) for name in event
+            )
+            if not is_path or len(event) != self.depth:
                 raise EventRefused(
                     number, f"must be a path of {self.depth} names, one for each level"
                 )
@@ -317,18 +319,18 @@ def _checked_paths(paths: Any) -> tuple[tuple[str, ...], ...]:
         raise ParameterError(
             'paths must be a list of paths such as [["Tyrol", "Innsbruck"], ["Tyrol", "Kufstein"]]'
         )
-    checked = []
+    checked_paths = []
     for path in paths:
         if not isinstance(path, list | tuple) or not path:
             raise ParameterError(f"a path is a list of names, one for each level, got {path!r:.80}")
-        checked.append(tuple(check_public_text("the name", name) for name in path))
-    lengths = sorted(set(map(len, checked)))
+        checked_paths.append(tuple(check_public_text("the name", name) for name in path))
+    lengths = sorted(set(map(len, checked_paths)))
     if len(lengths) != 1:
         raise ParameterError(
             f"paths must be at least one, and all of one length; their lengths are {lengths}"
         )
-    check_distinct("paths", checked)
-    return tuple(checked)
+    check_distinct("paths", checked_paths)
+    return tuple(checked_paths)
 
 
 def _nodes(paths: Sequence[tuple[str, ...]]) -> list[list[tuple[str, ...]]]:

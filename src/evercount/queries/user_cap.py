@@ -29,7 +29,7 @@ class Used(NamedTuple):
     here: int = 0  # events that were counted in it
 
 
-NOTHING = Used()
+NO_USE = Used()
 # what each user has used in the period of the last tick; JSON-serialisable
 UserState = dict[str, Used]
 
@@ -132,7 +132,7 @@ def cap_per_user(
             )
         if not user:
             raise EventRefused(number, "has an empty user, which names nobody: omit it")
-        used = changes.get(user) or state.get(user, NOTHING)
+        used = changes.get(user) or state.get(user, NO_USE)
         room = caps.room(used, tick)
         counts = room is None or room > 0
         after = caps.after(used, tick, int(counts))

@@ -73,21 +73,21 @@ def smoothness(parameters: Parameters, context: Context) -> Result:
             stream = Stream(Count(), budget, None if name in PURE_ENDLESS else T, name)
             curves[name] = std = stream.std(np.arange(1, T + 1))[:, 0]
             # without a horizon: the second half of the ticks
-            kept = std[T // 2 :] if name in PURE_ENDLESS else std
+            late_std = std[T // 2 :] if name in PURE_ENDLESS else std
             rows.append(
                 {
                     "T": f"2^{exponent}",
                     "mechanism": name,
                     "delta": budget.delta,
-                    "root mean square std": float(np.sqrt(np.mean(kept**2))),
-                    "smallest": float(kept.min()),
-                    "largest": float(kept.max()),
-                    "largest jump between ticks": float(np.abs(np.diff(kept)).max()),
+                    "root mean square std": float(np.sqrt(np.mean(late_std**2))),
+                    "smallest": float(late_std.min()),
+                    "largest": float(late_std.max()),
+                    "largest jump between ticks": float(np.abs(np.diff(late_std)).max()),
                 }
             )
 
     def figure() -> Figure:
-        drawn, axes = panels(3, 3, 11.0, 8.0)
+        figure, axes = panels(3, 3, 11.0, 8.0)
         parts = {
             f"δ = 0, horizon 2^{exponents[-1]}": ("pure-binary", "pure-tree", "bridge"),
             "δ = 0, no horizon": ("pure-hybrid-binary", "pure-hybrid", "endless-bridge"),
@@ -102,7 +102,7 @@ def smoothness(parameters: Parameters, context: Context) -> Result:
                 )
                 one.set_ylim(0, 1.05 * highest)
                 one.xaxis.set_major_formatter(lambda tick, _: f"{tick / 1000:,.4g}")
-        return drawn
+        return figure
 
     verdict = "as the paper says: trees are not smooth, its factorization is"
     paper = {
@@ -149,7 +149,7 @@ def sparse(parameters: Parameters, context: Context) -> Result:
     ]
 
     def figure() -> Figure:
-        drawn, axes = panels(1, 2, 11.0, 4.6)
+        figure, axes = panels(1, 2, 11.0, 4.6)
         for delta, one in zip(deltas, axes, strict=True):
             part = [row for row in rows if row["delta"] == delta]
             plain = {row["horizon"]: row["plain"] for row in part}
@@ -173,7 +173,7 @@ def sparse(parameters: Parameters, context: Context) -> Result:
                 f"ε = {epsilon:g}, δ = {delta:g}",
                 bottom=0,
             )
-        return drawn
+        return figure
 
     verdict = (
         "wins for rare events with delta 0; with Gaussian noise the plain counter is mostly better"
@@ -232,17 +232,17 @@ def _bridge_row(T: int) -> Row:
 
 def _endless_row(T: int) -> Row:
     """The largest std so far without a horizon, next to the worst std of the bridge told T = t."""
-    told = Bridge(T).worst_row()[1]
+    with_horizon = Bridge(T).worst_row()[1]
     tree = EndlessBridge()
     hybrid = HybridTree()
     mine, other = (float(engine.row_norms(engine.suspects(T)).max()) for engine in (tree, hybrid))
     return {
         "t": f"2^{T.bit_length() - 1}",
-        "bridge told T = t, worst std": math.sqrt(2) * told,
+        "bridge told T = t, worst std": math.sqrt(2) * with_horizon,
         "endless bridge, largest std so far": math.sqrt(2) * mine,
         "endless bridge, std at t": math.sqrt(2) * float(tree.row_norms([T])[0]),
-        "endless over told": mine / told,
-        "hybrid over told": other / told,
+        "endless over told": mine / with_horizon,
+        "hybrid over told": other / with_horizon,
     }
 
 
@@ -284,7 +284,7 @@ def bridges(parameters: Parameters, context: Context) -> Result:
     endless = [_endless_row(T) for T in parameters["endless"]]
 
     def figure() -> Figure:
-        drawn, axes = panels(1, 2, 11.0)
+        figure, axes = panels(1, 2, 11.0)
         T = horizons[-1]
         some = np.unique(np.linspace(1, T, 2000).astype(np.int64))
         axes[0].plot(some, math.sqrt(2) * Bridge(T).row_norms(some), linewidth=0.8, label="bridge")
@@ -308,7 +308,7 @@ def bridges(parameters: Parameters, context: Context) -> Result:
             "worst std: bridge over balanced",
             f"ε = {epsilon:g}; below 1 the bridge wins",
         )
-        return drawn
+        return figure
 
     return Result(
         {"bridges": rows, "endless-bridge": endless, "bridge-against-gaussian": winners},
@@ -346,14 +346,14 @@ def yardstick(parameters: Parameters, context: Context) -> Result:
     cases = [(unit, views) for unit in parameters["units"] for views in VIEWS]
     T = parameters["horizon"]
     for unit, views in context.steps(cases):
-        found, best, one = distances(
+        candidates, best, one = distances(
             Budget(1.0, 1e-6, **UNITS[unit]), T, views, own=parameters["registered"]
         )
         gaussian = next(
-            each for each in found if each.delta and each.name not in parameters["registered"]
+            each for each in candidates if each.delta and each.name not in parameters["registered"]
         )
-        chosen = next(each for each in found if each.chosen)
-        own = [each for each in found if each.name in parameters["registered"]]
+        default = next(each for each in candidates if each.chosen)
+        own = [each for each in candidates if each.name in parameters["registered"]]
         anyhow = any_noise(Budget(1.0, 0.0, **UNITS[unit]), T, views)
         rows.append(
             {
@@ -365,9 +365,9 @@ def yardstick(parameters: Parameters, context: Context) -> Result:
                 "above the least, %": round(100 * gaussian.above, 1),
                 "best matrices found, %": round(100 * best.gap, 1),
                 "least alone, any noise, delta=0": _listed(() if anyhow is None else anyhow.alone),
-                "default": f"{chosen.name}, delta={chosen.delta:g}",
-                "its worst std": _listed(chosen.stds),
-                "default above the least, %": round(100 * chosen.above, 1),
+                "default": f"{default.name}, delta={default.delta:g}",
+                "its worst std": _listed(default.stds),
+                "default above the least, %": round(100 * default.above, 1),
                 **{f"{each.name} above the least, %": round(100 * each.above, 1) for each in own},
             }
         )

@@ -241,7 +241,8 @@ def simulated_errors(
     weights = truths / (2 * std**3 * horizon)  # by how much a run's squared errors lower the SNR
     squares = np.zeros(horizon)
     total = np.zeros(horizon)
-    shares, shown = [], []
+    shares = []
+    shown = []
     for start, count in batches(repetitions, BATCH):
         noise = one_batch(engine, count, batch_seed(seed, name, start)) * engine.column_norm
         shown.append(noise[thin(horizon, SHOWN_TICKS)])

@@ -27,7 +27,7 @@ Row: TypeAlias = dict[str, Any]  # one line of a table: column → a number, a s
 Progress: TypeAlias = Callable[[int, int], None]  # called with (steps done, all steps)
 
 
-def silent(*told: Any) -> None:
+def silent(*progress: Any) -> None:
     """The progress callback when nobody watches."""
 
 
@@ -77,16 +77,16 @@ class Item:
         self, quick: bool = False, repetitions: int | None = None, device: str | None = None
     ) -> dict[str, Any]:
         if quick:
-            chosen = {**self.full, **self.quick}
+            parameters = {**self.full, **self.quick}
         else:
-            chosen = dict(self.full)
-        if repetitions is not None and "repetitions" in chosen:
-            chosen["repetitions"] = repetitions
-        if "device" in chosen:
-            chosen["device"] = device
-        if "registered" in chosen:
-            chosen["registered"] = sorted(FACTORIZATIONS.keys() - set(BUILT_IN))
-        return chosen
+            parameters = dict(self.full)
+        if repetitions is not None and "repetitions" in parameters:
+            parameters["repetitions"] = repetitions
+        if "device" in parameters:
+            parameters["device"] = device
+        if "registered" in parameters:
+            parameters["registered"] = sorted(FACTORIZATIONS.keys() - set(BUILT_IN))
+        return parameters
 
 
 def item(

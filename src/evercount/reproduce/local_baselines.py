@@ -27,8 +27,8 @@ def one_point_per_client(
     # the answers about each end.
     end = rng.integers(1, buckets + 1, len(points))
     below = points <= end / buckets
-    kept = rng.random(len(points)) < keep_probability(epsilon)
-    answer = np.where(below == kept, 1.0, -1.0) / math.tanh(epsilon / 2)
+    honest = rng.random(len(points)) < keep_probability(epsilon)
+    answer = np.where(below == honest, 1.0, -1.0) / math.tanh(epsilon / 2)
     number = np.bincount(end, minlength=buckets + 1)[1:]
     total = np.bincount(end, answer, buckets + 1)[1:]
     return np.asarray((1 + total / np.maximum(number, 1)) / 2)
@@ -67,8 +67,8 @@ def tree_messages(
     direction = rng.standard_normal((len(leaves), 2 * buckets - 2))
     direction /= np.linalg.norm(direction, axis=1)[:, np.newaxis]
     along = np.take_along_axis(direction, path_nodes(leaves, buckets), axis=1).sum(axis=1)
-    kept = rng.random(len(leaves)) < keep_probability(epsilon)
-    sign = np.where((along >= 0) == kept, 1.0, -1.0)
+    honest = rng.random(len(leaves)) < keep_probability(epsilon)
+    sign = np.where((along >= 0) == honest, 1.0, -1.0)
     return np.asarray(direction * (sign * sphere_radius(buckets, epsilon))[:, np.newaxis])
 
 

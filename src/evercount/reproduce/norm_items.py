@@ -125,7 +125,7 @@ def suboptimality(parameters: Parameters, context: Context) -> Result:
     )
     ticks = 2 ** np.arange(1, horizon.bit_length()) - 1
     exact = np.stack([simulations[name].std[ticks - 1] for name in names], axis=1).tolist()
-    drawn = np.stack(
+    simulations = np.stack(
         [simulations[name].mean_absolute[ticks - 1] for name in names], axis=1
     ).tolist()
     at_worst_ticks: list[Row] = [
@@ -137,7 +137,7 @@ def suboptimality(parameters: Parameters, context: Context) -> Result:
             "ratio, simulated": mean / other,
             "standard error": binary / root * float(np.sqrt(2 * (np.pi / 2 - 1) / repetitions)),
         }
-        for t, (binary, root), (mean, other) in zip(ticks.tolist(), exact, drawn, strict=True)
+        for t, (binary, root), (mean, other) in zip(ticks.tolist(), exact, simulations, strict=True)
     ]
     return Result(
         {"norms": rows, "error at t = 2^i − 1": at_worst_ticks},
@@ -237,7 +237,7 @@ def constants(parameters: Parameters, context: Context) -> Result:
     powers = parameters["unbounded exponents"]
     ticks = 2 ** np.asarray(powers)
     std_at = (unbounded.row_norms(ticks) * unbounded.column_norm).tolist()
-    told = np.asarray(bounds.landau(ticks)).tolist()
+    landau_norms = np.asarray(bounds.landau(ticks)).tolist()
     endless = [
         {
             "t": f"2^{exponent}",
@@ -246,7 +246,7 @@ def constants(parameters: Parameters, context: Context) -> Result:
             "ratio": std / root,
             "ratio to balanced told T = t": std / norm("balanced", 2**exponent),
         }
-        for exponent, std, root in zip(powers, std_at, told, strict=True)
+        for exponent, std, root in zip(powers, std_at, landau_norms, strict=True)
     ]
     least = [
         {"T": T, "no endless factorization below": anytime_lower_bound(T)}
@@ -290,11 +290,11 @@ def _draw_constants(
         label="lower bound",
     )
     finish(axes[0], "T", "c = norm − ln T/π", "constant of each factorization", powers=4)
-    told = {
+    columns = {
         "ratio": ("unbounded", "the square root"),
         "ratio to balanced told T = t": ("balanced", "balanced"),
     }
-    for (column, (colour, name)), mark in zip(told.items(), "os", strict=True):
+    for (column, (colour, name)), mark in zip(columns.items(), "os", strict=True):
         ratio = [row[column] for row in endless]
         label = f"against\n{name}\ntold T = t"
         axes[1].plot(more, ratio, f"-{mark}", markersize=4, color=COLOURS[colour], label=label)

@@ -402,10 +402,10 @@ def reductions(parameters: Parameters, context: Context) -> Result:
             pairs = zip(reduction.stream(bits), reduction.stream(flipped), strict=True)
             neighbours += sum(one != other for one, other in pairs) == 1
         query = reduction.query(ticks)
-        named = None
+        noise_name = None
         if query.squared_value_sensitivity(budget.adjacency) is None:
-            named = "balanced"
-        stream = Stream(query, budget, ticks, named)  # the bound is for Gaussian noise
+            noise_name = "balanced"
+        stream = Stream(query, budget, ticks, noise_name)  # the bound is for Gaussian noise
         worst = float(stream.std(np.arange(1, ticks + 1)).max())
         rows.append(
             {

@@ -33,11 +33,11 @@ def banded_inverse_root(horizon: int, bands: int) -> Dense:
 
 def _inverse_series(coefficients: FloatArray) -> FloatArray:
     """The first coefficients of one over a power series that begins with 1."""
-    found = np.zeros_like(coefficients)
-    found[0] = 1.0
-    for at in range(1, len(found)):
-        found[at] = -np.dot(coefficients[1 : at + 1], found[at - 1 :: -1][:at])
-    return found
+    inverse = np.zeros_like(coefficients)
+    inverse[0] = 1.0
+    for at in range(1, len(inverse)):
+        inverse[at] = -np.dot(coefficients[1 : at + 1], inverse[at - 1 :: -1][:at])
+    return inverse
 
 
 @item(
@@ -50,9 +50,11 @@ def _inverse_series(coefficients: FloatArray) -> FloatArray:
 )
 def related_work(parameters: Parameters, context: Context) -> Result:
     tables = (banded_roots, running_means, comings_and_goings)
-    found = {table.__name__.replace("_", " "): table(parameters) for table in context.steps(tables)}
+    rows_by_table = {
+        table.__name__.replace("_", " "): table(parameters) for table in context.steps(tables)
+    }
     return Result(
-        found,
+        rows_by_table,
         "defaults have less error than banded roots; a factorization for running means could have "
         "less than ours",
     )

@@ -196,8 +196,8 @@ def index_page(records: Sequence[Mapping[str, Any]]) -> str:
             lines += ["", f"{name} ([{file}]({record['item']}/{file}))", ""]
             if len(rows) <= LARGEST_TABLE_IN_INDEX:
                 lines += markdown_table(rows)
-        chosen = json.dumps(record["parameters"], ensure_ascii=False)
-        lines += ["", f"Parameters: {chosen}, seed {record['seed']}."]
+        parameters = json.dumps(record["parameters"], ensure_ascii=False)
+        lines += ["", f"Parameters: {parameters}, seed {record['seed']}."]
     return "\n".join(lines) + "\n"
 
 

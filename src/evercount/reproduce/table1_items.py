@@ -390,8 +390,8 @@ def logistic_error(n: int, epsilon: float, scale: float, label: str) -> float:
     x = rng.random(n)
     y = np.where(rng.random(n) < 1 / (1 + np.exp((x - 0.6) / 0.1)), 1, -1)
     loss = Logistic(scale)
-    drawn = zip(x.tolist(), y.tolist(), rng.random(n).tolist(), strict=True)
-    points = np.asarray([loss.sample((a, b), u) for a, b, u in drawn])
+    samples = zip(x.tolist(), y.tolist(), rng.random(n).tolist(), strict=True)
+    points = np.asarray([loss.sample((a, b), u) for a, b, u in samples])
     estimate = simulate_hierarchy(
         HierarchyPlan(epsilon, BUCKETS), points, secret_of(label + " secret")
     ).estimate()

@@ -150,9 +150,9 @@ COUNTERS = {
 }
 
 
-def _counter(served: int | None, delta: float) -> str:
+def _counter(horizon: int | None, delta: float) -> str:
     """Name the mechanism that counts so many segments or ticks."""
-    return COUNTERS[delta == 0, served is None]
+    return COUNTERS[delta == 0, horizon is None]
 
 
 def _plan_partition(
@@ -250,22 +250,22 @@ def make_counter(
     """The noise of the counter over segments or ticks: of a pure mechanism, or Gaussian where delta
     is positive."""
     # Simulations ask for that of many counters at once.
-    served = plan.segments
+    horizon = plan.segments
     if plan.method == "plain":
-        served = plan.horizon
+        horizon = plan.horizon
     if plan.delta == 0:
-        tree = pure_factorization(plan.counter, served)
+        tree = pure_factorization(plan.counter, horizon)
         epsilon = plan.counter_epsilon
         return build_pure(
             tree, cells=counters, grid=1.0, l1=1.0, epsilon=epsilon, secret=secret, dumped=dumped
         )
-    engine = factorization(plan.counter, served)
+    engine = factorization(plan.counter, horizon)
     return build_noise(
         engine,
         cells=counters,
         grid=1.0,
         sensitivity=engine.column_norm,
-        horizon=served,
+        horizon=horizon,
         budget=Budget(plan.counter_epsilon, plan.delta),
         secret=None if dumped is not None else secret,
         dumped=dumped,

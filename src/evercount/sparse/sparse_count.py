@@ -221,13 +221,13 @@ class SparseCount(NoiseOwner):
     def _draw_ticks(self, ticks: int) -> list[int]:
         """The noise of the next ticks: of their comparisons with the threshold, or of the plain
         counter."""
-        drawn = [0] * ticks
+        noise = [0] * ticks
         if self.plan.method == "partition":
             numbers = np.arange(self.tick, self.tick + ticks)
-            drawn = self._ticks.draw(numbers, self.plan.tick_epsilon, 1)[:, 0].tolist()
+            noise = self._ticks.draw(numbers, self.plan.tick_epsilon, 1)[:, 0].tolist()
         elif self._noise is not None:
-            drawn = self._noise.stream.take(ticks)[:, 0].tolist()
-        return drawn
+            noise = self._noise.stream.take(ticks)[:, 0].tolist()
+        return noise
 
     def _count(self, events: int, noise: int) -> bool:
         """Count the events of a tick; whether a segment ends with it."""

@@ -210,8 +210,8 @@ class EdgeRules:
         return TickUpdates(updates, load)
 
     def parse(self, number: int, event: Any, start: bool = False) -> Update:
-        """One update as (smaller vertex, larger vertex, weight), or one edge of the public
-        start."""
+        """Read one update, or one edge of the public start, as (smaller vertex, larger vertex,
+        weight)."""
         signed = self.stream == "mixed" and not start
         goes = self.deletes and not start
         largest = None if goes else self.weight_limit
@@ -220,14 +220,13 @@ class EdgeRules:
             # not 1 and 0
             if isinstance(u, bool) or isinstance(v, bool) or (rest and isinstance(rest[0], bool)):
                 raise TypeError
-            u, v = index(u), index(v)
-            weight = index(rest[0]) if rest else 1
+            u = index(u)
+            v = index(v)
+            weight = 1
+            if rest:
+                weight = index(rest[0])
         except (TypeError, ValueError) as error:
-            form = "(u, v, weight)"
-            if signed:
-                form = "(u, v, 1) or (u, v, -1)"
-            elif largest is None:
-                form = "(u, v)"
+            form = _form_of_updates(signed, largest)
             raise _refusal(
                 number, event, f"is not an update; give {form}, whole numbers"
             ) from error
@@ -237,25 +236,43 @@ class EdgeRules:
             raise _refusal(
                 number, event, "is a self-loop; only edges between two vertices are legal"
             )
-        if signed:
-            if len(rest) != 1 or weight not in (-1, 1):
-                raise _refusal(
-                    number, event, "needs (u, v, 1) for an insertion or (u, v, -1) for a deletion"
-                )
-        elif largest is not None:
-            if len(rest) > 1 or (not rest and largest > 1) or not 1 <= weight <= largest:
-                raise _refusal(number, event, f"needs (u, v, weight) with a weight in 1..{largest}")
-        elif rest:
-            signs = ""
-            if weight in (-1, 1):
-                signs = "; where edges come and go, use stream='mixed'"
-            raise _refusal(
-                number, event, f"carries a weight where none belongs; give (u, v){signs}"
-            )
-        return (min(u, v), max(u, v), -1 if goes else weight)
+        problem = _problem_of_weight(rest, weight, signed, largest)
+        if problem:
+            raise _refusal(number, event, problem)
+        if goes:
+            weight = -1
+        return (min(u, v), max(u, v), weight)
+
+
+def _problem_of_weight(rest: Sequence[Any], weight: int, signed: bool, largest: int | None) -> str:
+    """Say what is wrong with what follows the two vertices of an update; nothing if it is legal."""
+    if signed:
+        if len(rest) != 1 or weight not in (-1, 1):
+            return "needs (u, v, 1) for an insertion or (u, v, -1) for a deletion"
+    elif largest is not None:
+        if len(rest) > 1 or (not rest and largest > 1) or not 1 <= weight <= largest:
+            return f"needs (u, v, weight) with a weight in 1..{largest}"
+    elif rest and weight in (-1, 1):
+        return (
+            "carries a weight where none belongs; give (u, v); where edges come and go, use "
+            "stream='mixed'"
+        )
+    elif rest:
+        return "carries a weight where none belongs; give (u, v)"
+    return ""
+
+
+def _form_of_updates(signed: bool, largest: int | None) -> str:
+    """Say how an update is written."""
+    if signed:
+        return "(u, v, 1) or (u, v, -1)"
+    if largest is None:
+        return "(u, v)"
+    return "(u, v, weight)"
 
 
 def _refusal(number: int, event: Any, reason: str) -> EventRefused:
+    """Refuse an update."""
     return EventRefused(number, f"is {event!r:.80} and {reason}", "update")
 
 

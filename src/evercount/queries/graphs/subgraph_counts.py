@@ -292,5 +292,7 @@ class KStars(_SubgraphCount):
         return self.vertices * comb(self.degree_bound, self.k)
 
     def parameters(self) -> dict[str, Any]:
-        given = super().parameters().items()
-        return {name: value for name, value in given if name != "max_per_edge" or value is not None}
+        parameters = super().parameters().items()
+        return {
+            name: value for name, value in parameters if name != "max_per_edge" or value is not None
+        }
