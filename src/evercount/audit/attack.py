@@ -181,7 +181,7 @@ def _statistics(
 
 
 def _dual_signs(rows: FloatArray, difference: FloatArray) -> FloatArray:
-    """For each release, the direction in which it speaks for the first side: the dual of the
+    """Find for each release the direction in which it speaks for the first side: the dual of the
     least-cost program."""
     # Where several releases say the same, the one with the fewest nodes is taken: it has the least
     # noise.
@@ -297,7 +297,7 @@ def clopper_pearson(hits: int, runs: int, confidence: float) -> tuple[float, flo
 
 
 def _orders(events: list[BoolArray], confidence: float) -> Iterator[tuple[Side, Side]]:
-    """The event and its complement, each in both orders of the sides."""
+    """Give the event and its complement, each in both orders of the sides."""
     # They use four ends of two intervals, which share 1 − confidence.
     shared = 1 - (1 - confidence) / 4
     runs = len(events[0])
@@ -309,8 +309,8 @@ def _orders(events: list[BoolArray], confidence: float) -> Iterator[tuple[Side, 
 
 
 def _bounds(events: list[BoolArray], claim: Claim, confidence: float) -> tuple[float, float]:
-    """(lower bound in the claim's measure, lower bound of ε at the promised δ) from one event on
-    both sides."""
+    """Compute (lower bound in the claim's measure, lower bound of ε at the promised δ) from one
+    event on both sides."""
     from scipy.special import ndtri
 
     delta = claim.budget.delta
@@ -326,8 +326,8 @@ def _bounds(events: list[BoolArray], claim: Claim, confidence: float) -> tuple[f
 
 
 def _log_ratio(events: list[BoolArray], confidence: float) -> tuple[float, float, float]:
-    """(estimate, low, high) of the largest log-ratio of the event, its complement and both orders
-    of the sides."""
+    """Compute (estimate, low, high) of the largest log-ratio of the event, its complement and both
+    orders of the sides."""
     ratios = (
         (math.log(a / b), math.log(low / above) if low else 0.0, math.log(high / below))
         for (a, low, high), (b, below, above) in _orders(events, confidence)
@@ -337,7 +337,8 @@ def _log_ratio(events: list[BoolArray], confidence: float) -> tuple[float, float
 
 
 def _normal_model(values: list[FloatArray], confidence: float) -> tuple[float, float, float]:
-    """(estimate, low, high) of μ where the statistic is normal with one variance on both sides."""
+    """Compute (estimate, low, high) of μ where the statistic is normal with one variance on both
+    sides."""
     from scipy.special import ndtri
 
     runs = len(values[0])
@@ -359,7 +360,7 @@ def normal_error(mu: float, runs: int) -> float:
 def _repeats(
     side: FloatArray, claim: Claim, ticks: tuple[int, ...], labels: int
 ) -> tuple[int, float]:
-    """(pairs of runs that publish the same numbers, about how many a correct program has)."""
+    """Count (pairs of runs that publish the same numbers, about how many a correct program has)."""
     # Two independent draws of lattice vectors with covariance C in lattice units are equal with
     # probability about 1/√det(4πC). The lattice is read off the numbers: the least distance of two
     # of them. Laplace noise that is narrow against the lattice repeats itself more often, at most

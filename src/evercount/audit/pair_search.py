@@ -116,7 +116,7 @@ class PairSearch:
         return True
 
     def _others(self, event: Any) -> list[Step]:
-        """The steps that are tried in place of an event."""
+        """List the steps that are tried in place of an event."""
         # The judges are symmetric: where one event changes, it is replaced by later ones only, and
         # each pair comes once.
         steps = self.world.alternatives(event, self.adjacency)
@@ -128,7 +128,8 @@ class PairSearch:
         ]
 
     def _rows_of(self, stream: Steps, known: dict[Steps, IntArray | None]) -> IntArray | None:
-        """The increments of a neighbour of a known stream; what is encoded is remembered."""
+        """Look up the increments of a neighbour of a legal stream; encode what is new, and remember
+        it."""
         kept = [place for place, step in enumerate(stream) if step != () or not self.world.merge]
         shorter = tuple(stream[place] for place in kept)
         if shorter not in known:
@@ -145,15 +146,16 @@ class PairSearch:
         return spread
 
     def _try_replaced_ticks(self, streams: Sequence[Steps]) -> None:
-        """Pairs whose changed tick has several events, next to single events in all other ticks."""
+        """Try pairs whose changed tick has several events, next to single events in all other
+        ticks."""
         for stream, ticks in product(streams, self.world.replaced_ticks):
             for place in range(len(stream)):
                 one, other = (_edit(stream, (place,), (tick,)) for tick in ticks)
                 self.pairs += self._offer(one, other, self._encode(one), self._encode(other))
 
     def _legal_streams(self) -> Iterator[tuple[Steps, IntArray]]:
-        """Legal streams without absent steps: of all lengths if ticks may be quiet, else of full
-        length only."""
+        """List legal streams without absent steps: of all lengths if ticks may be quiet, else of
+        full length only."""
         stack: list[Steps] = [()]
         while stack:
             stream = stack.pop()
@@ -166,7 +168,8 @@ class PairSearch:
                 stack.extend((*stream, (event,)) for event in self.world.events)
 
     def _encode(self, stream: Steps) -> IntArray | None:
-        """Increments of every step, padded with quiet steps; None if the stream is not legal."""
+        """Compute the increments of every step, padded with quiet steps; None if the stream is not
+        legal."""
         rows = np.zeros((self.length, self.query.cells), np.int64)
         state = self.query.initial_state()
         try:
@@ -202,8 +205,8 @@ class PairSearch:
                     break
 
     def _random_pair(self) -> tuple[Steps, Steps]:
-        """A random stream without updates that are refused, and a random neighbour (which may be
-        refused)."""
+        """Draw a random stream without updates that are refused, and a random neighbour (which may
+        be refused)."""
         part = self.draw.sample(self.world.events, self.draw.randint(1, len(self.world.events)))
         size = self.length
         if self.world.merge:
@@ -232,8 +235,8 @@ class PairSearch:
         return self.draw.choice(self.world.alternatives(step[0], self.adjacency) or [step])
 
     def _mutate(self, one: Steps, other: Steps) -> tuple[Steps, Steps]:
-        """The same pair with one to three steps changed, added, taken out or moved, in both streams
-        alike."""
+        """Change the pair: the same with one to three steps changed, added, taken out or moved, in
+        both streams alike."""
         steps = list(zip(one, other, strict=True))
         for _ in range(self.draw.randint(1, 3)):
             fresh = self.draw.choice(self.world.events)
@@ -257,7 +260,7 @@ class PairSearch:
     def _offer(
         self, one: Steps, other: Steps, rows: IntArray | None, changed: IntArray | None
     ) -> bool:
-        """Whether both streams are legal; the pair then waits to be judged."""
+        """Queue the pair to be judged if both streams are legal; return whether they are."""
         if rows is None or changed is None:
             return False
         self.queue.append((one, other, changed - rows))
@@ -266,7 +269,7 @@ class PairSearch:
         return True
 
     def _settle(self) -> float:
-        """Judge the waiting pairs; gives the largest value among them, in units of c², summed over
+        """Judge the queued pairs; return the largest value among them, in units of c², summed over
         all judges; −1 if no pair waits."""
         if not self.queue:
             return -1.0

@@ -110,7 +110,8 @@ class Claim:
         return float(np.linalg.norm([self._least_norm(rows, column) for column in columns]))
 
     def _least_norm(self, rows: FloatArray, column: FloatArray) -> float:
-        """Length of the shortest shift of the normals that makes the difference, over σ."""
+        """Compute the length of the shortest shift of the normals that makes the difference, over
+        σ."""
         assert self.sigma is not None
         shift = np.linalg.lstsq(rows, column, rcond=1e-12)[0]
         if np.linalg.norm(rows @ shift - column) > RANGE_TOLERANCE * np.linalg.norm(column):
@@ -118,7 +119,7 @@ class Claim:
         return float(np.linalg.norm(shift)) / self.sigma
 
     def _least_cost(self, rows: FloatArray, column: FloatArray) -> float:
-        """The cheapest shift of the Laplace numbers that makes the difference, by linear
+        """Find the cheapest shift of the Laplace numbers that makes the difference, by linear
         programming."""
         from scipy.optimize import linprog
 

@@ -262,8 +262,8 @@ def _of_graph(query: GraphQuery) -> Universe:
 
 
 def _signed(events: Sequence[Any]) -> list[dict[Any, int]]:
-    """Events with signs as the mappings that a histogram reads; kept as tuples elsewhere, to be
-    hashable."""
+    """Write events with signs as the mappings that a histogram reads; kept as tuples elsewhere, to
+    be hashable."""
     return list(map(dict, events))
 
 

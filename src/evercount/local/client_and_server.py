@@ -91,7 +91,7 @@ class OneMessage(NoiseOwner, ABC, Generic[Message]):
             return self._sent[1]
 
     def _point(self, value: Any) -> float:
-        """The point whose median problem has this loss: the value itself, or drawn by the
+        """Choose the point whose median problem has this loss: the value itself, or drawn by the
         randomised reduction."""
         if isinstance(self.loss, Absolute):
             return check_point(value)
@@ -102,7 +102,7 @@ class OneMessage(NoiseOwner, ABC, Generic[Message]):
 
     @abstractmethod
     def _make(self, point: float) -> Message:
-        """The private message for a point in [0, 1]."""
+        """Make the private message for a point in [0, 1]."""
 
 
 def name_of_loss(loss: Loss) -> str:

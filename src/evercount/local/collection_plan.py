@@ -43,8 +43,8 @@ MAGIC = b"eL"
 
 @lru_cache(maxsize=64)
 def _factor(buckets: int) -> IntArray:
-    """round(UNIT·binom(2k,k)/4^k) for k < buckets: the first column of the integer Toeplitz factor
-    R."""
+    """Compute round(UNIT·binom(2k,k)/4^k) for k < buckets: the first column of the integer Toeplitz
+    factor R."""
     column = np.empty(buckets, np.int64)
     central = 1  # binom(2k, k)
     for k in range(buckets):
@@ -160,7 +160,7 @@ class LocalPlan:
         return math.sqrt(squared_distance(self.w)) * (1 + HEADROOM)
 
     def _budget(self) -> Budget:
-        """What one counter may spend: the paper's form halves both parameters (basic
+        """Compute what one counter may spend: the paper's form halves both parameters (basic
         composition)."""
         return Budget(self.epsilon / self.counters, self.delta / self.counters, adjacency="replace")
 

@@ -128,7 +128,7 @@ class RiskFunction(ABC):
         return result
 
     def _values(self, slopes: FloatArray) -> FloatArray:
-        """f at the knots; it is linear in between."""
+        """Evaluate f at the knots; it is linear in between."""
         return np.concatenate([[0.0], np.cumsum(np.diff(self.knots) * slopes)])
 
     @cached_property

@@ -43,14 +43,14 @@ def choose(plan: GenProtPlan, probabilities: IntArray, secret: Secret) -> int:
 
 
 def _words(secret: Secret) -> Iterator[int]:
-    """64-bit words from a secret: the key stream of `Prf` under a label of its own."""
+    """Draw 64-bit words from a secret: the key stream of `Prf` under a label of its own."""
     prf = Prf(secret.derive("genprot"))
     for index in count():
         yield from struct.unpack("<QQ", prf.encrypt(counter(0, 0, 0, index)))
 
 
 def _integer_below(value: object, end: int) -> int | None:
-    """A whole number in 0 … end − 1 as an int, else None; booleans are none."""
+    """Read a whole number in 0 … end − 1 as an int; else None; booleans are none."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 0 <= value < end:
         return None
     return int(value)

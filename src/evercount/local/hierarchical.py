@@ -350,8 +350,8 @@ def prefix_map(buckets: int, fan_out: int) -> FloatArray:
 
 
 def _fan_outs(buckets: int) -> tuple[int, ...]:
-    """Fan-outs of which the number of buckets is a power, and the flat tree of one level where that
-    is small."""
+    """List the fan-outs of which the number of buckets is a power, and the flat tree of one level
+    where that is small."""
     bits = buckets.bit_length() - 1
     fan_outs = {fan for fan in FAN_OUTS if bits % (fan.bit_length() - 1) == 0 and fan <= buckets}
     return tuple(sorted(fan_outs | ({buckets} if buckets <= 64 else set())))

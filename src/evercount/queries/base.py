@@ -426,7 +426,7 @@ class PowerQuery(Query[V_co]):
 
     @abstractmethod
     def _sensitivity(self, adjacency: Adjacency, power: int) -> float:
-        """S for the power 2, Δ₁ for the power 1."""
+        """Bound the change: S for the power 2, Δ₁ for the power 1."""
 
     def squared_sensitivity(self, adjacency: Adjacency) -> float:
         return self._sensitivity(adjacency, 2)

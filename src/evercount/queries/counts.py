@@ -22,7 +22,7 @@ from evercount.queries.base import LARGEST_TOTAL, PowerQuery
 from evercount.queries.publishing import (
     CellErrors,
     Change,
-    KeptSums,
+    ErrorsFromSums,
     Limits,
     Publishing,
     fieller_interval,
@@ -352,7 +352,7 @@ class Average(Sum):
             self._per_event,
             why_no_views=NO_EVENTS,
             change=self._nothing_between,
-            kept=KeptSums(self._output_scale, self._interval),
+            kept=ErrorsFromSums(self._output_scale, self._interval),
         )
 
     def _per_tick(self, first_tick: int, noisy: FloatArray) -> FloatArray:
@@ -376,14 +376,15 @@ class Average(Sum):
         raise ParameterError(NO_EVENTS)
 
     def _output_scale(self, sums: FloatArray, values: FloatArray) -> FloatArray:
-        """The factor from the std of a cell to that of the ratio at the published values."""
+        """Compute the factor from the std of a cell to that of the ratio at the published
+        values."""
         events = np.maximum(sums[:, 1:2], 1.0)
         return np.asarray(np.sqrt(1 + (values - self._mid * self.grid) ** 2) / events)
 
     def _interval(
         self, values: FloatArray, sums: FloatArray, errors: CellErrors, level: float
     ) -> Limits:
-        """Fieller's interval of the ratio.
+        """Compute Fieller's interval of the ratio.
 
         **Guarantee.** At every tick with at least one event it holds the true average of the
         values, rounded to the grid, with probability at least `level`. Proof: `averages.proof.md`.

@@ -19,7 +19,14 @@ from evercount.errors import EventRefused, InputError, ParameterError
 from evercount.privacy import Adjacency, Budget
 from evercount.queries.base import LARGEST_TOTAL, OTHER, TOTAL, Query, is_replace, listed_events
 from evercount.queries.key_counts import KeyCounts, Reach, Thresholds
-from evercount.queries.publishing import CellErrors, Change, KeptSums, Limits, Publishing, TopKey
+from evercount.queries.publishing import (
+    CellErrors,
+    Change,
+    ErrorsFromSums,
+    Limits,
+    Publishing,
+    TopKey,
+)
 from evercount.queries.sensitivities import RowFormat, bounded
 
 RESERVED = (TOTAL, OTHER)
@@ -202,7 +209,7 @@ class DiscoveredKeys(Query[FloatArray]):
     def publishing(self) -> Publishing:
         return Publishing(
             change=self._between,
-            kept=KeptSums(self._scale, self.interval),
+            kept=ErrorsFromSums(self._scale, self.interval),
             own_ticks=self._own_ticks,
         )
 
@@ -255,8 +262,8 @@ class DiscoveredKeys(Query[FloatArray]):
         return np.where(clear, np.maximum(low, self.minimum), float(self.minimum))
 
     def _between(self, earlier: int, later: int, low: FloatArray, high: FloatArray) -> Change:
-        """The changes of the total and of keys that were public at both ticks, NaN for all others.
-        `other` is the change of the total less those of the keys that are shown."""
+        """Compute the changes of the total and of keys that were public at both ticks, NaN for all
+        others. `other` is the change of the total less those of the keys that are shown."""
         self.publishing.check_views("between: ", None)
         change = high - low
         weight = np.where(np.isnan(change), np.nan, 1.0)

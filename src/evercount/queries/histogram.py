@@ -355,7 +355,8 @@ def _checked_keys(keys: Any, other: bool) -> tuple[str, ...]:
 
 
 def _scale_of(weights: Any, labels: Sequence[str]) -> IntArray | None:
-    """What an event adds to each cell, from a table from key to weight; None where all are 1."""
+    """Read what an event adds to each cell from a table from key to weight; None where all are
+    1."""
     if not isinstance(weights, Mapping):
         raise ParameterError(f'weights must be a table such as {{"north": 3}}, got {weights!r:.80}')
     scale = np.ones(len(labels), np.int64)

@@ -151,7 +151,7 @@ class Marginals(TableQuery):
         return RowFormat(("levels",), self.depth, self._row_keys, totals=self._totals_of_rows)
 
     def _row_keys(self) -> tuple[Sequence[str], bool]:
-        """All combinations of values as texts of `path_key`."""
+        """List all combinations of values as texts of `path_key`."""
         return [path_key(values) for values in product(*self._columns)], False
 
     # -- from noisy cells to estimates -------------------------------------------------------------
@@ -174,8 +174,8 @@ class Marginals(TableQuery):
         return Publishing(self._decode, lambda: self._norms, self._rounding, self._covariance)
 
     def _decode(self, first_tick: int, noisy: FloatArray) -> FloatArray:
-        """Effects of all parts, each the average over the tables that know it, put together
-        again."""
+        """Estimate the effects of all parts, each the average over the tables that know it, put
+        together again."""
         tables = []
         first = 0
         for table, weight in zip(self._tables, self._weights, strict=True):
@@ -224,8 +224,8 @@ class Marginals(TableQuery):
         return self._added_up(rounding, 1)
 
     def _added_up(self, own: Callable[[Part], float], power: int) -> FloatArray:
-        """For each output, `own` of all effects in it, each over the number of combinations that
-        share it."""
+        """Add up for each output `own` of all effects in it, each over the number of combinations
+        that share it."""
         each = [
             sum(
                 own(inner) / self._number(set(part) - set(inner)) ** power

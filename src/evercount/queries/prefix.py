@@ -258,7 +258,7 @@ def _path(function: Encoder) -> str:
 
 
 def _name_of(function: Encoder) -> str:
-    """The first name under which a function is registered, else its path."""
+    """Find the first name under which a function is registered, else its path."""
     return next(
         (name for name, present in _ENCODERS.items() if present == function), _path(function)
     )

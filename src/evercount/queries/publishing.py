@@ -37,7 +37,7 @@ Change = tuple[FloatArray, FloatArray]
 
 
 @dataclass(frozen=True, eq=False)
-class KeptSums:
+class ErrorsFromSums:
     """Errors that follow from the noisy sums of a release, which it keeps; they are published and
     not private."""
 
@@ -70,7 +70,7 @@ class Publishing:
     why_no_views: str | None = None
     # (change, weight) as `between`, where it is not a difference of published numbers
     change: Callable[[int, int, FloatArray, FloatArray], Change] | None = None
-    kept: KeptSums | None = None  # where errors follow from the sums of a release
+    kept: ErrorsFromSums | None = None  # where errors follow from the sums of a release
     # whether a release has the numbers of its own tick instead of running sums. Then there are
     # views of single ticks only
     own_ticks: bool = False

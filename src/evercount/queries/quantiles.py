@@ -184,8 +184,8 @@ class Quantiles(TreeQuery):
         return np.clip(self._inverse(below, q), low, high), low, high
 
     def _inverse(self, below: FloatArray, q: float) -> FloatArray:
-        """Where the monotone distribution, straight inside each bin, reaches q; the middle of the
-        range without one."""
+        """Find where the monotone distribution, straight inside each bin, reaches q; the middle of
+        the range without one."""
         from scipy.optimize import isotonic_regression
 
         out = np.full(len(below), (self.low + self.high) / 2)

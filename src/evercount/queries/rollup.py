@@ -64,12 +64,12 @@ class TableQuery(PowerQuery):
 
     @abstractmethod
     def _cells_of(self, leaves: IntArray) -> tuple[IntArray, IntArray]:
-        """(cells, weights) that an event of each kind changes, shape (kinds, tables)."""
+        """Give (cells, weights) that an event of each kind changes, shape (kinds, tables)."""
 
     @abstractmethod
     def _leaves_in(self, output: int) -> tuple[IntArray, int]:
-        """The kinds of events that a published number counts, and a table whose cells tell them
-        from all others."""
+        """List the kinds of events that a published number counts, and a table whose cells tell
+        them from all others."""
 
     def _covariance(self, outputs: Sequence[int]) -> FloatArray:
         """Of some published numbers, which are least-squares estimates, in units of a cell's
@@ -273,7 +273,7 @@ class Rollup(TreeQuery):
         return RowFormat(("levels",), self.depth, self._row_keys, totals=self._totals_of_rows)
 
     def _row_keys(self) -> tuple[Sequence[str], bool]:
-        """The paths as texts of `path_key`, in the order of the leaves."""
+        """List the paths as texts of `path_key`, in the order of the leaves."""
         return [
             path_key(path) for path in self._leaf if path != self._other
         ], self._unknown == OTHER
@@ -334,8 +334,8 @@ def _checked_paths(paths: Any) -> tuple[tuple[str, ...], ...]:
 
 
 def _nodes(paths: Sequence[tuple[str, ...]]) -> list[list[tuple[str, ...]]]:
-    """The nodes of each level as paths: those with one parent side by side, all in the order of
-    first appearance."""
+    """List the nodes of each level as paths: those with one parent side by side, all in the order
+    of first appearance."""
     lengths = range(len(paths[0]) + 1)
     prefixes = dict.fromkeys(path[:length] for path in paths for length in lengths)
     place = {prefix: number for number, prefix in enumerate(prefixes)}
@@ -344,6 +344,6 @@ def _nodes(paths: Sequence[tuple[str, ...]]) -> list[list[tuple[str, ...]]]:
 
 
 def _children(nodes: Sequence[Sequence[tuple[str, ...]]]) -> tuple[tuple[int, ...], ...]:
-    """The number of children of each node, level by level."""
+    """Count the children of each node, level by level."""
     numbers = Counter(node[:-1] for node in chain.from_iterable(nodes[1:]))
     return tuple(tuple(numbers[node] for node in level) for level in nodes[:-1])

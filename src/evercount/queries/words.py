@@ -374,7 +374,7 @@ def one_length(letters: int, length: int, changed: int, power: int = 2) -> int:
 
 
 def _over_groups(letters: int, changed: int, row: Sequence[int]) -> int:
-    """Σ of the bounds of all groups, which differ in their unchanged letters."""
+    """Add up the bounds of all groups, which differ in their unchanged letters."""
     return sum(comb(letters - changed, free) * bound for free, bound in enumerate(row))
 
 
@@ -408,7 +408,8 @@ def by_types(letters: int, length: int, changed: int) -> int:
 
 @cache
 def _visit(levels: Levels, kind: int) -> Levels:
-    """All walks may skip the next letter of the episode, or visit it at one of its levels."""
+    """Extend all walks: they may skip the next letter of the episode, or visit it at one of its
+    levels."""
     after = list(levels)
     for target in {kind, 0}:
         pairs = set(levels[target + 1])

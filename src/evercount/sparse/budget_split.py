@@ -199,8 +199,8 @@ def _plan_partition(
 
 
 def _planned_bound(epsilon: float, delta: float, segments: int, beta: float) -> float:
-    """The bound of the counter that chooses the split: that of a power of 2 of segments, so that
-    few are computed."""
+    """Compute the bound of the counter that chooses the split: that of a power of 2 of segments, so
+    that few are computed."""
     if segments == 0:
         return 0.0
     if delta > 0:

@@ -146,7 +146,7 @@ class SparseCount(NoiseOwner):
         return self.plan.segments is not None and self.segments >= self.plan.segments
 
     def _draw_level(self) -> int:
-        """The noise of the threshold of the segment that begins."""
+        """Draw the noise of the threshold of the segment that begins."""
         if self.plan.method != "partition":
             return 0
         return int(self._thresholds.draw([self.segments], self.plan.threshold_epsilon, 1)[0, 0])
@@ -219,8 +219,8 @@ class SparseCount(NoiseOwner):
         return releases
 
     def _draw_ticks(self, ticks: int) -> list[int]:
-        """The noise of the next ticks: of their comparisons with the threshold, or of the plain
-        counter."""
+        """Draw the noise of the next ticks: of their comparisons with the threshold, or of the
+        plain counter."""
         noise = [0] * ticks
         if self.plan.method == "partition":
             numbers = np.arange(self.tick, self.tick + ticks)
@@ -230,7 +230,7 @@ class SparseCount(NoiseOwner):
         return noise
 
     def _count(self, events: int, noise: int) -> bool:
-        """Count the events of a tick; whether a segment ends with it."""
+        """Count the events of a tick; return whether a segment ends with it."""
         if self.plan.method != "partition":
             self._total += events  # of a constant, for the refusal of a count above 2^53 only
             if self._noise is not None:
@@ -251,7 +251,8 @@ class SparseCount(NoiseOwner):
         return closed
 
     def _release(self, closed: bool) -> SparseRelease:
-        """What the tick publishes: a function of what was released before and of public numbers."""
+        """Compute what the tick publishes: a function of what was released before and of public
+        numbers."""
         plan = self.plan
         if plan.max_ones is None:
             most = math.inf

@@ -390,8 +390,8 @@ class CutNoise:
 
 @lru_cache(maxsize=4096)
 def _chernoff(numbers: int, exponent: float) -> float:
-    """a with P(S > a·std) ≤ exp(−exponent) for a sum S of equal Laplace numbers; rounded up. For
-    scale 1, P(S > y) ≤ exp(−u·y)·(1 − u²)^(−numbers), smallest at u = (√(numbers² + y²) −
+    """Find a with P(S > a·std) ≤ exp(−exponent) for a sum S of equal Laplace numbers; rounded up.
+    For scale 1, P(S > y) ≤ exp(−u·y)·(1 − u²)^(−numbers), smallest at u = (√(numbers² + y²) −
     numbers)/y."""
     low = 0.0
     high = exponent + sqrt(2 * numbers * exponent) + 1.0
@@ -407,6 +407,6 @@ def _chernoff(numbers: int, exponent: float) -> float:
 
 
 def _rate(numbers: int, y: float) -> float:
-    """u·y + numbers·ln(1 − u²) at its largest."""
+    """Maximise u·y + numbers·ln(1 − u²) over u."""
     u = y / (sqrt(numbers * numbers + y * y) + numbers)
     return u * y + numbers * log1p(-u * u)

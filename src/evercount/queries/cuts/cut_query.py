@@ -122,7 +122,7 @@ class Cuts(PowerQuery[FloatArray]):
         return CutGraph(self.vertices, noisy, std, nonnegative=self.weights == "unit", noise=noise)
 
     def _read(self, number: int, update: Any) -> tuple[int, int]:
-        """The cell of an update, and its weight in grid units."""
+        """Find the cell of an update, and its weight in grid units."""
         n = self.vertices
         least = -1 if self.weights == "signed" else 0
         try:

@@ -71,7 +71,7 @@ def stoer_wagner_cuts(weights: FloatArray) -> FloatArray:
 
 
 def _spectral_cuts(weights: FloatArray) -> FloatArray:
-    """Prefixes of the vertices in the order of each low eigenvector, and rounded random
+    """List prefixes of the vertices in the order of each low eigenvector, and rounded random
     combinations of them."""
     n = len(weights)
     _, vectors = low_eigenvectors(weights, EIGENVECTORS)

@@ -293,7 +293,7 @@ def _degree_bound(stream: StreamKind, tau: int, top: int, cells: int = 1) -> Cha
         down=0 if never_leaves else 2,
         cells=cells,
         swap=SWAP_BY_FIXED_ENDS[enters_at_once + never_leaves],
-        kept=_projected_degree_change(tau, top),
+        under_projection=_projected_degree_change(tau, top),
     )
 
 

@@ -50,15 +50,15 @@ class ChangeBound:
     """What one update changes in each of `cells` cells: rises sum to ≤ up, falls to ≤ down (or vice
     versa). `swap` bounds P² + N² when one update is replaced by another or by none; None stands for
     the general 2(up + down)². `ceiling` is the range of a function that only rises or only falls:
-    then P, N ≤ ceiling. `kept` holds where the stable projection runs; None stands for its general
-    rule, which reads a `swap` of 2M² as P, N ≤ M."""
+    then P, N ≤ ceiling. `under_projection` holds where the stable projection runs; None stands for
+    its general rule, which reads a `swap` of 2M² as P, N ≤ M."""
 
     up: int
     down: int
     cells: int = 1
     swap: int | None = None
     ceiling: int | None = None
-    kept: ProjectedChange | None = None
+    under_projection: ProjectedChange | None = None
 
     def bound(self, power: int, replaced: bool, projected: ChangeBound | None = None) -> int:
         """Bound on Σ (P² + N²) over these cells, or for the power 1 on Σ (P + N); see
@@ -81,10 +81,10 @@ class ChangeBound:
     def _project(self, replaced: bool, edge: ChangeBound) -> tuple[int, int]:
         """Bound rises and falls under projection: of one arrival less, one kept edge goes and two
         may come."""
-        if self.kept is not None:
+        if self.under_projection is not None:
             if replaced:
-                return (self.kept.either,) * 2
-            return (self.kept.rises, self.kept.falls)
+                return (self.under_projection.either,) * 2
+            return (self.under_projection.rises, self.under_projection.falls)
         if not replaced:
             return self.up + 2 * edge.down, self.down + 2 * edge.up
         if self.swap is None:
@@ -272,7 +272,7 @@ def _form_of_updates(signed: bool, largest: int | None) -> str:
 
 
 def _refusal(number: int, event: Any, reason: str) -> EventRefused:
-    """Refuse an update."""
+    """Make the error that refuses an update."""
     return EventRefused(number, f"is {event!r:.80} and {reason}", "update")
 
 

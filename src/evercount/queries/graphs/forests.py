@@ -264,7 +264,8 @@ class _ForestTracker(Tracker):
         del self.tree[u][v], self.tree[v][u]
 
     def _heaviest_on_path(self, u: int, v: int) -> tuple[int, int, int]:
-        """Weight and ends of the heaviest edge on the tree path from u to v, which must exist."""
+        """Find weight and ends of the heaviest edge on the tree path from u to v, which must
+        exist."""
         best = {u: (0, u, u)}
         stack = [u]
         while v not in best:
@@ -277,7 +278,7 @@ class _ForestTracker(Tracker):
         return best[v]
 
     def _smaller_half(self, u: int, v: int) -> set[int]:
-        """The smaller of the trees of u and v; both are searched in step, so the larger is not
+        """Find the smaller of the trees of u and v; both are searched in step, so the larger is not
         walked through."""
         seen: list[set[int]] = [{u}, {v}]
         stacks = [[u], [v]]

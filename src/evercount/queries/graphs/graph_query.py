@@ -137,25 +137,26 @@ class GraphQuery(EdgeRules, PowerQuery[V_co]):
 
     @abstractmethod
     def _new_tracker(self) -> Tracker:
-        """A tracker of the empty graph."""
+        """Make a tracker of the empty graph."""
 
     @abstractmethod
     def _change_bounds(self, stream: StreamKind) -> Sequence[ChangeBound]:
-        """What one update of such a stream changes, cell by cell, when the degree is promised."""
+        """Bound what one update of such a stream changes, cell by cell, when the degree is
+        promised."""
 
     @abstractmethod
     def _value_change_bound(self) -> ValueChangeBound:
-        """How far the values of two graphs are apart that differ in one edge, or in two."""
+        """Bound how far the values of two graphs are apart that differ in one edge, or in two."""
 
     def _largest_value(self) -> int:
-        """A number that the function never exceeds."""
+        """Give a number that the function never exceeds."""
         return self.vertices
 
     def _check(self) -> None:
         """Validate the parameters that only this query has."""
 
     def _empty_value(self) -> int:
-        """The function of the graph without edges."""
+        """Evaluate the function of the graph without edges."""
         return 0
 
     # -- the contract ------------------------------------------------------------------------------
@@ -270,7 +271,7 @@ class GraphQuery(EdgeRules, PowerQuery[V_co]):
         return np.array(self._tracked(self.start_edges)[1], np.float64)
 
     def _tracked(self, edges: dict[Edge, int]) -> tuple[Tracker, list[int]]:
-        """A tracker of these edges, and f of them."""
+        """Make a tracker of these edges; evaluate f of them."""
         tracker = self._new_tracker()
         row = [self._empty_value()] * self.cells
         for (u, v), weight in edges.items():

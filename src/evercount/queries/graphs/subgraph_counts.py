@@ -50,8 +50,12 @@ class Edges(GraphQuery[float]):
         again = stream in ("ignore-duplicates", "ignore-absent")
         # where the projection runs: two edges come instead, and a later copy takes e back
         falls = 2 + int(again)
-        kept = ProjectedChange(rises=1, falls=falls, either=falls)
-        return [ChangeBound(up=1, down=int(again), swap=1 + int(again), kept=kept)]
+        under_projection = ProjectedChange(rises=1, falls=falls, either=falls)
+        return [
+            ChangeBound(
+                up=1, down=int(again), swap=1 + int(again), under_projection=under_projection
+            )
+        ]
 
     def _value_change_bound(self) -> ValueChangeBound:
         return ValueChangeBound.rising(1)
