@@ -122,7 +122,7 @@ def test_events_that_move_are_there_for_those_that_come_later(tmp_path: Path) ->
         store.close()
         store = Store(tmp_path / "a.db")
     # a run without a tick
-    store.close_given(store.find("flu"), TickEvents(2, []), START, lambda _: None)
+    store.close_given(store.find("flu"), TickEvents(2, []), START, list, lambda _: None)
     send(store, one, [[3, 4]], START + DAY)
     live = store.find("flu")
     assert live.events == [[1, 2], [3, 4]]
