@@ -18,7 +18,7 @@ from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.settle import Settled, settle
 from evercount.engine import build, noise_choice
 from evercount.engine.snapshot_format import pack, unpack
-from evercount.errors import Conflict, ParameterError
+from evercount.errors import Conflict, ParameterError, StoreError
 from evercount.factorizations import fit_blend
 from evercount.noise.secret import insecure_secret
 from evercount.service.routes import read_declaration
