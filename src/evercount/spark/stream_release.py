@@ -68,7 +68,7 @@ class StreamOutcome:
 
 def append_released(store: Store, name: str, lake: str) -> int:
     """Append what a stream shows to a Delta or Iceberg table that lacks it:
-    `files/published.py`."""
+    `files/lake_table.py`."""
     stored, tables = store.tables_of(name)
     return append_new(
         lake, name, tables, stored.declaration.schedule, store.streams[name].guarantee
