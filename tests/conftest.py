@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import functools
 import gc
 import importlib.util
 import multiprocessing
@@ -25,54 +24,6 @@ if TYPE_CHECKING:
     from loaded_program import Programs
     from serving import Postgres
 
-
-SLOW_FILES = {
-    "audit/test_discovery_attack.py",
-    "audit/test_mechanism.py",
-    "audit/test_parsers_fuzz.py",
-    "audit/test_planted_bugs.py",
-    "audit/test_replay.py",
-    "audit/test_replay_doors.py",
-    "audit/test_service_machine.py",
-    "audit/test_stream_machine.py",
-    "audit/test_vectors.py",
-    "cli/test_cli_release_kill_queries.py",
-    "docs/test_examples.py",
-    "docs/test_site.py",
-    "engine/test_types.py",
-    "files/test_run_state.py",
-    "local/test_local_end_to_end.py",
-    "mechanisms/test_near_noise.py",
-    "noise/test_normal_distribution.py",
-    "package/test_package.py",
-    "planning/test_compare_sparse.py",
-    "privacy/test_privacy_adaptive.py",
-    "queries/test_discovered_example.py",
-    "queries/test_discovered_intervals.py",
-    "queries/test_flight_examples.py",
-    "queries/test_interval_coverage.py",
-    "queries/test_queries_cuts.py",
-    "queries/test_queries_episodes.py",
-    "queries/test_queries_graphs_sensitivity.py",
-    "queries/test_queries_matching.py",
-    "queries/test_queries_values.py",
-    "reproduce/test_reproduce_items.py",
-    "service/test_dashboard.py",
-    "service/test_dashboard_views.py",
-    "service/test_service_catch_up.py",
-    "service/test_service_fire.py",
-    "service/test_service_fire_queries.py",
-    "service/test_service_fuzz.py",
-    "service/test_service_neighbours.py",
-    "spark/test_batch_release.py",
-    "spark/test_spark_connect.py",
-    "sparse/test_sparse_count.py",
-    "store/test_store_lock.py",
-    "store/test_store_saturation.py",
-}
-"""The slow tier (`make slow`, and in CI): what takes longest and seldom fails alone."""
-
-ROOT = Path(__file__).parent
 
 HOMES = pytest.StashKey[tuple[Path, set[str], Path]]()
 """The user's home, what was in it, and the home of the tests."""
@@ -108,22 +59,20 @@ def pytest_configure(config: pytest.Config) -> None:
     gc.disable()  # until everything is collected: what is made until then stays
 
 
-@functools.cache
-def listed(path: Path) -> bool:
-    return path.is_relative_to(ROOT) and path.relative_to(ROOT).as_posix() in SLOW_FILES
+WHOLE_FILE_IS_SLOW = re.compile(r"^pytestmark = pytest\.mark\.slow$", re.MULTILINE)
+SOME_TESTS_ARE_SLOW = re.compile(r"\bmark\.slow\b|\bspark\b")
+"""The mark, or the fixture of the Spark session: whatever uses that is slow."""
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """A file without a test of the tier that runs is not even imported."""
-    chosen = config.option.markexpr
-    if collection_path.suffix != ".py" or "slow" not in chosen:
+    """Skip a file without a test of the tier that runs, by its text: it is not even imported."""
+    expression = config.option.markexpr
+    if collection_path.suffix != ".py" or "slow" not in expression:
         return None
-    if "not slow" in chosen:
-        return listed(collection_path) or None
-    return (
-        not listed(collection_path)
-        and not re.search(r"mark\.slow|\bspark\b", collection_path.read_text())
-    ) or None
+    text = collection_path.read_text(encoding="utf-8")
+    if "not slow" in expression:
+        return WHOLE_FILE_IS_SLOW.search(text) is not None or None
+    return SOME_TESTS_ARE_SLOW.search(text) is None or None
 
 
 def pytest_collection_finish() -> None:
@@ -153,13 +102,11 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the tests of slow files and of Spark into their tier, Spark's first: one worker has them
-    all, and one JVM."""
+    """Mark Spark's tests as slow, and run them first: one worker has them all, and one JVM."""
     with_spark = {item for item in items if "spark" in getattr(item, "fixturenames", ())}
     items.sort(key=lambda item: item not in with_spark)
-    for item in items:
-        if listed(item.path) or item in with_spark:
-            item.add_marker(pytest.mark.slow)
+    for item in with_spark:
+        item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture

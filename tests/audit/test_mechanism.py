@@ -33,6 +33,8 @@ from evercount.queries.base import Query
 from laplace_law import exact_epsilon, first_law
 from tiers import soak_but
 
+pytestmark = pytest.mark.slow
+
 SECRET = Secret.from_hex("0c" * 32)
 FINE = Sum(0, 1, 2.0**-6)
 """A count on a fine grid: rounding of the noise to the grid takes nothing from the attack."""

@@ -14,6 +14,8 @@ from evercount.audit.doors import run_replay
 from evercount.privacy import Cost, compose
 from tiers import soak_but
 
+pytestmark = pytest.mark.slow
+
 SECRET = Secret.from_hex("0b" * 32)
 RUNS = 2000
 WORST = (((1,), (), (), ()), ((), (), (), ()))

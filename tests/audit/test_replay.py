@@ -25,6 +25,8 @@ from evercount.queries.base import Query
 from evercount.words import Episodes, Substrings
 from tiers import soak_but
 
+pytestmark = pytest.mark.slow
+
 SECRET = Secret.from_hex("07" * 32)
 T = 6
 LINEAR: list[Query] = [

@@ -37,6 +37,8 @@ from evercount.queries import Marginals, Occupancy, Query
 from small_queries import small
 from tiers import soak_but
 
+pytestmark = pytest.mark.slow
+
 SECRET = Secret.from_hex("0a" * 32)
 T = 4
 QUERIES: list[Query] = [Count(), Sum(-2, 1), Histogram(("north", "south", "west"))]

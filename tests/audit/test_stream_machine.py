@@ -32,6 +32,8 @@ from evercount.store import Batch, Store
 from evercount.store.open_stream import encode_events
 from stored import all_releases, close_and_read
 
+pytestmark = pytest.mark.slow
+
 HORIZON = 12
 SECRET = Secret.from_hex("0d" * 32)
 EVENTS = st.lists(st.sampled_from(["a", "b", "c"]), max_size=4)

@@ -13,6 +13,8 @@ import pytest
 
 from tiers import soak_but
 
+pytestmark = pytest.mark.slow
+
 FOLDER = Path(__file__).parents[2] / "examples"
 YEAR = FOLDER / "publishers_year.py"
 EXAMPLES = sorted(set(FOLDER.glob("*.py")) - {YEAR})

@@ -28,6 +28,8 @@ from stored import all_releases
 
 pytest.importorskip("duckdb")
 
+pytestmark = pytest.mark.slow
+
 UNPUBLISHED = (".out.csv.new", ".out.csv.state.new")
 OPTIONS = (
     "--time ts --every 1h --start 2026-01-01 --epsilon 1 --delta 1e-6 --horizon 64 --out out.csv "

@@ -25,6 +25,8 @@ from evercount.noise import Secret
 from many_streams import least_share
 from tiers import soak_but
 
+pytestmark = pytest.mark.slow
+
 THETAS = np.linspace(0, 1, 201)
 
 

@@ -55,6 +55,8 @@ from evercount.mechanisms.exact.filter_numbers import (
 from evercount.noise import ExactNoise, Normals, Secret
 from tiers import soak_but
 
+pytestmark = pytest.mark.slow
+
 SECRET = Secret.from_hex("c3" * 32)
 LONG_MEMORY = BlendFilter((2.0**-17, 2.0**-6, 0.125), (2.0**-7, 1.001953125 * 2.0**-6, 0.875))
 """A slow pole, a zero next to its pole, and a fast one."""

@@ -20,6 +20,8 @@ from evercount.noise import ExactNoise, Normals, Secret
 from evercount.noise.prf import Prf, cumulative, thresholds
 from tiers import soak_but
 
+pytestmark = pytest.mark.slow
+
 SECRET = "8f" * 32
 DRAWS, CELLS = 1000, 1000
 ACCEPT, REJECT = 1e-3, 1e-4

@@ -28,6 +28,8 @@ from evercount.privacy.composition import mixed_delta_upper
 from evercount.privacy.gaussian import root_down
 from tiers import soak_but
 
+pytestmark = pytest.mark.slow
+
 Array = NDArray[np.float64]
 Offer = Callable[[tuple[Cost, ...]], list[Cost]]
 """What the attacker may declare after these."""

@@ -11,6 +11,8 @@ from evercount import Budget, DiscoveredKeys, Secret, Stream
 from evercount.queries.discovered_keys import CLEAR, sum_of_clear
 from many_streams import discoveries, least_share
 
+pytestmark = pytest.mark.slow
+
 KEYS = 16_000
 
 

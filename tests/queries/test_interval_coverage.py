@@ -24,6 +24,8 @@ from many_streams import least_share, noise_of, published, smooth_stream
 from small_queries import SMALL, ticks_of
 from tiers import soak_but
 
+pytestmark = pytest.mark.slow
+
 STREAMS, TICKS, LEVEL = 16_000, 4, 0.95
 PURE_STREAMS = 8_000
 BUDGET = Budget(1.0, 1e-6)

@@ -32,6 +32,8 @@ from evercount.queries.cuts.extreme_cuts import (
 from many_streams import least_share, noise_of, smooth_stream
 from tiers import soak_but
 
+pytestmark = pytest.mark.slow
+
 
 def random_graph(n: int, seed: int, low: float = -0.3) -> CutGraph:
     return CutGraph(n, np.random.default_rng(seed).uniform(low, 1.0, n * (n - 1) // 2), 0.5)

@@ -25,6 +25,8 @@ from evercount.queries.words import (
 from neighbouring_streams import all_neighbours, change_norm, random_neighbours, worst_pair
 from tiers import soak_but
 
+pytestmark = pytest.mark.slow
+
 
 def minimal_occurrences(text: str, episode: str) -> set[tuple[int, int]]:
     """The definition, word by word: intervals of occurrences that contain no other such

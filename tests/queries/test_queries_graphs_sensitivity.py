@@ -33,6 +33,8 @@ from evercount.queries.graphs.graph_query import GraphQuery
 from neighbouring_streams import change_norm
 from tiers import soak_but
 
+pytestmark = pytest.mark.slow
+
 K4 = list(itertools.combinations(range(4), 2))
 TRIANGLE = [(0, 1, 1), (0, 2, 2), (1, 2, 2)]
 ADJACENCIES: tuple[Adjacency, ...] = ("add-remove", "replace")

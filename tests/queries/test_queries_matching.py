@@ -22,6 +22,8 @@ from evercount.queries.graphs.edge_rules import StreamKind
 from many_streams import smooth_stream
 from tiers import soak_but
 
+pytestmark = pytest.mark.slow
+
 NAMES = tuple(FACTORIZATIONS)
 SQUARE = [(0, 1), (1, 2), (2, 3), (0, 3)]
 ALL_EDGES = [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)]

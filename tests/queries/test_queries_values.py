@@ -42,6 +42,8 @@ from evercount.queries.graphs.graph_query import GraphQuery
 from many_streams import smooth_stream
 from tiers import soak_but
 
+pytestmark = pytest.mark.slow
+
 ADJACENCIES: tuple[Adjacency, ...] = ("add-remove", "replace")
 BUDGET = Budget(1.0, 1e-6)
 

@@ -34,6 +34,8 @@ sync_api = pytest.importorskip(
     "playwright.sync_api", reason="playwright is not installed: pip install playwright"
 )
 
+pytestmark = pytest.mark.slow
+
 STATIC = Path(__file__).parents[2] / "src" / "evercount" / "service" / "static"
 ADMIN = "an-admin-token-for-tests-only"
 REGIONS = [

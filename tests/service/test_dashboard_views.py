@@ -30,6 +30,8 @@ from service.test_dashboard import (
 )
 from tiers import soak_but
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def hourly(service: Running) -> Running:

@@ -25,6 +25,8 @@ from evercount.store import Store, StreamDeclaration
 from serving import ADMIN, HEADERS, HandClock, served
 from stored import all_releases
 
+pytestmark = pytest.mark.slow
+
 START = "2026-03-01T00:00:00Z"
 BEGIN = Schedule.of("1h", START).begin / 1e6
 TABLE: dict[str, Any] = {

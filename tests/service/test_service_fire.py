@@ -31,6 +31,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from serving import ADMIN, HEADERS, Postgres
 from stored import all_releases, stored_labels
 
+pytestmark = pytest.mark.slow
+
 SECRET = "5e" * 32
 KEYS = ("north", "east", "south")
 DECLARATION = {

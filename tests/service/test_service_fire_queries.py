@@ -21,6 +21,8 @@ from evercount.store import Accepted, Store, StreamDeclaration
 from small_queries import SMALL, TICKS, events_of
 from stored import all_releases
 
+pytestmark = pytest.mark.slow
+
 ELSEWHERE = {
     "prefix": "its encoder is code of the operator: tests/store/test_store_open_encoder.py"
 }

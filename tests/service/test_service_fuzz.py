@@ -26,6 +26,8 @@ from evercount.store import Store, StreamDeclaration
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from serving import ADMIN, HEADERS, served
 
+pytestmark = pytest.mark.slow
+
 RAW = 7_654_321
 """A raw sum that no answer may hold."""
 TINY = {"epsilon": 1e-4, "delta": 1e-12}

@@ -23,6 +23,8 @@ from evercount.store import Store, StreamDeclaration
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from serving import ADMIN, HEADERS, HandClock, served
 
+pytestmark = pytest.mark.slow
+
 START = "2026-03-01T00:00:00Z"
 SECRET = Secret.from_hex("42" * 32)
 BUDGET = {"epsilon": 1.0, "delta": 1e-9}

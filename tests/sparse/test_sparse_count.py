@@ -23,6 +23,8 @@ from evercount.sparse.sparse_plan import endless_radius
 from many_streams import least_share
 from tiers import soak_but
 
+pytestmark = pytest.mark.slow
+
 
 def secret(seed: int) -> Secret:
     return Secret.from_hex(f"{seed:064x}")

@@ -13,6 +13,8 @@ from evercount.store import Reading, Store
 from evercount.store.database import parse_url
 from serving import Postgres
 
+pytestmark = pytest.mark.slow
+
 SECOND = """
 import sys
 from pathlib import Path

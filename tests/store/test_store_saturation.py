@@ -27,6 +27,8 @@ from evercount.store.open_stream import (
 )
 from stored import close_and_read
 
+pytestmark = pytest.mark.slow
+
 BUDGET = {"epsilon": 1.0, "delta": 1e-9}
 SMALL = 3
 
