@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from loaded_program import Programs
-    from serving import Postgres
+    from postgres_cluster import Postgres
+    from preloaded_programs import Programs
 
 
 HOMES = pytest.StashKey[tuple[Path, set[str], Path]]()
@@ -122,7 +122,7 @@ def ctrl_c() -> Iterator[None]:
 def postgres() -> Iterator[Postgres]:
     """A PostgreSQL of the tests' own, one for all of them: each test asks it for a fresh
     database."""
-    from serving import Postgres
+    from postgres_cluster import Postgres
 
     made = Postgres()
     yield made
@@ -200,25 +200,25 @@ def nats_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def lives(request: pytest.FixtureRequest) -> Any:
-    """A server whose children have all modules loaded, and no thread or connection of an earlier
-    life.
+def fork_server(request: pytest.FixtureRequest) -> Any:
+    """A server that forks processes which have all modules loaded, and no thread or connection of
+    an earlier process.
 
-    A process has one such server, and only its first user says what is loaded: all tests that kill
-    share this one.
+    pytest has one such server, and only its first user says what is loaded: all tests that start or
+    kill programs share this one.
     """
-    from kill_doors import is_loaded
+    from killed_interfaces import check_preloaded
 
     server = multiprocessing.get_context("forkserver")
     # there nothing of what is calculated is killed
     fast = "not slow" in request.config.option.markexpr
     server.set_forkserver_preload(
-        ["loaded_doors"] if fast else ["loaded_doors", "calculated_doors"]
+        ["preloaded_modules"] if fast else ["preloaded_modules", "fitted_noise"]
     )
     # the server does not take over where we look for modules
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
-        process = server.Process(target=is_loaded)
+        process = server.Process(target=check_preloaded)
         process.start()
     process.join()
     assert process.exitcode == 0
@@ -226,23 +226,23 @@ def lives(request: pytest.FixtureRequest) -> Any:
 
 
 @pytest.fixture(scope="session")
-def programs(lives: Any) -> Programs:
+def programs(fork_server: Any) -> Programs:
     """Programs that need not load the package again."""
-    from loaded_program import Programs
+    from preloaded_programs import Programs
 
-    return Programs(lives)
+    return Programs(fork_server)
 
 
 @pytest.fixture(scope="session")
-def loaded_command(lives: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def preloaded_command(fork_server: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder for PATH, with an `evercount` that need not load the package again."""
-    from loaded_command import serve, write_shims
+    from preloaded_command import serve_commands, write_shims
 
     folder = tmp_path_factory.mktemp("bin")
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(folder / "line"))
         listening.listen(64)
-        server = lives.Process(target=serve, args=(listening,), daemon=True)
+        server = fork_server.Process(target=serve_commands, args=(listening,), daemon=True)
         server.start()
     write_shims(folder, folder / "line")
     yield folder

@@ -18,7 +18,15 @@ from typing import Any
 
 import pytest
 
-from kill_doors import SECRET, TICKS, declared, events_of, published, recomputed, verify
+from killed_interfaces import (
+    SECRET,
+    TICKS,
+    declaration_of,
+    events_of,
+    library_releases,
+    published,
+    verify_store,
+)
 
 SPARK_STEPS = 40
 """Steps of a driver that goes through its work, about."""
@@ -46,7 +54,7 @@ def kill_executor_once(marker: Path) -> None:
     signal.pause()  # this worker dies with its executor
 
 
-def deadly(folder: Path) -> Any:
+def close_and_kill_executors(folder: Path) -> Any:
     """As `stream_release._close`; the first task of shard 0 dies before its commit, that of shard 1
     after it."""
     from evercount.store.closing_ticks import close_shard
@@ -84,10 +92,10 @@ def driver(
             if (counted, seen[counted]) == kill:
                 os.killpg(0, signal.SIGKILL)
 
-    declaration = declared(kind)
+    declaration = declaration_of(kind)
     session = open_session(master)
     if "cluster" in master:
-        stream_release._close = deadly(folder)
+        stream_release._close = close_and_kill_executors(folder)
     store = Store(folder / "spark.db")
     store.declare(declaration, declaration.schedule.begin / 1e6, SECRET, shards=shards)
     event.listen(Engine, "before_cursor_execute", lambda *_: step("statement"))
@@ -131,7 +139,7 @@ def driver(
 
 
 def run_program(program: Path, folder: Path, arguments: list[Any]) -> int:
-    """The exit status of a test file that is run as a driver of Spark."""
+    """Run a test file as a driver of Spark; return its exit status."""
     options = {
         "spark.ui.enabled": "false",
         "spark.driver.bindAddress": "127.0.0.1",
@@ -139,7 +147,7 @@ def run_program(program: Path, folder: Path, arguments: list[Any]) -> int:
         "spark.sql.shuffle.partitions": "1",
         "spark.log.level": "OFF",
     }
-    # a life is short: a compiler that starts at once
+    # a process is short: a compiler that starts at once
     java = "--driver-java-options '-XX:TieredStopAtLevel=1 -XX:+UseSerialGC'"
     submitted = " ".join([java, *(f"--conf {name}={value}" for name, value in options.items())])
     environment = {
@@ -158,7 +166,7 @@ def run_program(program: Path, folder: Path, arguments: list[Any]) -> int:
         return process.wait(PATIENCE)
 
 
-# -- its lives -------------------------------------------------------------------------------------
+# -- the test that kills it ------------------------------------------------------------------------
 
 
 def write_events(folder: Path, seed: int) -> list[dict[str, Any]]:
@@ -173,7 +181,7 @@ def write_events(folder: Path, seed: int) -> list[dict[str, Any]]:
     return rows
 
 
-def burn(
+def kill_driver(
     folder: Path,
     kills: Iterable[Kill],
     shards: int | None = None,
@@ -182,13 +190,13 @@ def burn(
     seed: int = 21,
     lake: str | None = None,
 ) -> int:
-    """Lives that end at these steps, until all steps are used or one reaches its end; returns how
-    many were killed.
+    """Run the driver again and again, killed at these steps, until all are used or it reaches its
+    end; return how often it was killed.
 
     What is published after any of them is the beginning of the table that the library computes, at
     the end all of it.
     """
-    expected = recomputed(kind, write_events(folder, seed))
+    expected = library_releases(kind, write_events(folder, seed))
     killed = before = 0
     for kill in itertools.chain(kills, [NEVER]):
         cut = None if kill is NEVER else shards
@@ -202,7 +210,7 @@ def burn(
             break
         killed += 1
     assert len(found) == TICKS
-    verify(folder, "spark")
+    verify_store(folder, "spark")
     return killed
 
 

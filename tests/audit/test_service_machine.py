@@ -20,7 +20,7 @@ from evercount.declarations.declaration import StreamDeclaration
 from evercount.service.access import Limits
 from evercount.service.runtime import Service
 from evercount.store import Store
-from serving import ADMIN, HEADERS, served
+from served_service import ADMIN, HEADERS, served
 
 pytestmark = pytest.mark.slow
 

@@ -30,7 +30,7 @@ from evercount.errors import (
 )
 from evercount.store import Batch, Store
 from evercount.store.open_stream import encode_events
-from stored import all_releases, close_and_read
+from store_reading import all_releases, close_and_read
 
 pytestmark = pytest.mark.slow
 

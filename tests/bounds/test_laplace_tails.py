@@ -29,8 +29,8 @@ from evercount.factorizations.laplace_bridge import UNITS, Bridge
 from evercount.factorizations.laplace_choice import pure_factorization
 from evercount.mechanisms.laplace_noise import build_pure
 from evercount.noise import Secret
-from many_streams import least_share, noise_of, published, smooth_stream
-from tiers import soak_but
+from independent_streams import least_share, noise_of, published, smooth_stream
+from soak_cases import soak_except
 
 
 def test_tails_in_closed_form() -> None:
@@ -180,7 +180,7 @@ PURE_TREES = ["bridge", "pure-tree", "pure-binary", "pure-hybrid", "endless-brid
 
 @pytest.mark.parametrize(
     ("name", "horizon"),
-    soak_but(
+    soak_except(
         [(name, 64) for name in PURE_TREES] + [("bridge", 1024)],
         [(name, horizon) for name in PURE_TREES for horizon in (64, 1024)],
     ),

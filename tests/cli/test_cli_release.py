@@ -31,7 +31,7 @@ from evercount.examples import flu
 from evercount.files.run_state import State
 from evercount.files.source import library
 from evercount.mechanisms.exact.exact_noise import ExactStream
-from tiers import soak_but
+from soak_cases import soak_except
 
 pytest.importorskip("duckdb")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -138,7 +138,7 @@ def test_releases_are_the_engine_s_with_exact_noise(folder: Path, form: str) -> 
 
 @pytest.mark.parametrize(
     ("form", "late"),
-    soak_but(
+    soak_except(
         [("jsonl", "drop"), ("parquet", "next")],
         [("csv", "next"), ("jsonl", "drop"), ("parquet", "next")],
     ),
@@ -313,7 +313,7 @@ def test_sums(folder: Path) -> None:
 # what is a bad row: tests/files/test_count_rows.py
 @pytest.mark.parametrize(
     "line",
-    soak_but(
+    soak_except(
         ["not a row", "2025-10-06T01:00:00Z,atlantis,u,1"],
         ["not a row", "soon,east,u,1", "2025-10-06T01:00:00Z,atlantis,u,1", "2024-01-01,east,u,1"],
     ),

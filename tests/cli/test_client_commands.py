@@ -21,8 +21,8 @@ from evercount.cli import app, client_commands  # noqa: E402
 from evercount.declarations.declaration import StreamDeclaration  # noqa: E402
 from evercount.service.runtime import Service  # noqa: E402
 from evercount.store import Store  # noqa: E402
-from loaded_program import COMMAND, Programs  # noqa: E402
-from serving import ADMIN, HandClock, served  # noqa: E402
+from preloaded_programs import COMMAND, Programs  # noqa: E402
+from served_service import ADMIN, HandClock, served  # noqa: E402
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-9}
 START = 1_767_225_600.0

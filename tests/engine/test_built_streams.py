@@ -43,7 +43,7 @@ from evercount.service.read_events import read_batch
 from evercount.store import Accepted, Store, spending
 from guaranteed_neighbours import Rows, T, increments, reach_of, ticks_of
 from small_queries import SMALL, small
-from stored import close_and_read
+from store_reading import close_and_read
 
 # -- what is covered -------------------------------------------------------------------------------
 

@@ -14,8 +14,8 @@ from evercount import Budget, Count, DiscoveredKeys, Releases, Secret, Stream
 from evercount.engine.take_views import key_view
 from evercount.engine.views import Difference, View
 from evercount.errors import ParameterError
-from many_streams import SECRET, discoveries, least_share
-from tiers import soak_but
+from independent_streams import SECRET, discoveries, least_share
+from soak_cases import soak_except
 
 BUDGET = Budget(4.0, 1e-2)
 TICKS = 24
@@ -151,7 +151,9 @@ def test_running_totals_keep_the_intervals_of_their_release() -> None:
 
 @pytest.mark.parametrize(
     ("factorization", "every"),
-    soak_but([("direct", 1), ("binary-tree", 4)], [(None, 1), ("direct", 1), ("binary-tree", 4)]),
+    soak_except(
+        [("direct", 1), ("binary-tree", 4)], [(None, 1), ("direct", 1), ("binary-tree", 4)]
+    ),
 )
 def test_intervals_of_changes_hold_given_discovery(factorization: str | None, every: int) -> None:
     """2,000 streams of keys that grow through the threshold: of keys, the total, `other` and a

@@ -8,7 +8,7 @@ import pytest
 from evercount import Average, Budget, Count, Secret, Stream, Sum
 from evercount.engine.state import postprocessed
 from evercount.queries.base import Query
-from many_streams import least_share, noise_of, published, smooth_stream
+from independent_streams import least_share, noise_of, published, smooth_stream
 
 BUDGET = Budget(1.0, 1e-6)
 LARGEST_TICK = 2**53

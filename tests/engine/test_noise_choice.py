@@ -27,7 +27,7 @@ from evercount.noise.secret import insecure_secret
 from evercount.planning import plan, plan_views
 from evercount.privacy import Ledger
 from evercount.queries.base import Query
-from many_streams import least_share
+from independent_streams import least_share
 
 SECRET = Secret.from_hex("7" * 64)
 SMALL, LARGE = Budget(0.5, 1e-10), Budget(0.5, 1e-3)

@@ -9,7 +9,7 @@ import pytest
 from evercount import Average, Budget, Count, DiscoveredKeys, Histogram, Stream
 from evercount.errors import ParameterError
 from evercount.factorizations import Dense
-from many_streams import smooth_stream
+from independent_streams import smooth_stream
 
 GAUSSIAN = Budget(1.0, 1e-6)
 TICKS = [1, 2, 7, 8, 30, 31, 40]

@@ -17,7 +17,7 @@ from evercount.errors import EvercountError, ParameterError
 from evercount.factorizations import FACTORIZATIONS
 from evercount.graphs import Components, Matching
 from evercount.plotting import band_plot
-from many_streams import least_share, noise_of, published, smooth_stream
+from independent_streams import least_share, noise_of, published, smooth_stream
 
 BUDGET = Budget(1.0, 1e-6)
 

@@ -12,7 +12,7 @@ from conftest import ROOT_SECRET
 from evercount import Budget, Count, Histogram, Quantiles, Secret, Stream
 from evercount.engine.revisions import RevisedErrors, Revisions, by_day
 from evercount.errors import InputError, ParameterError, SnapshotError
-from many_streams import smooth_stream
+from independent_streams import smooth_stream
 
 SECRET = Secret.from_hex(ROOT_SECRET)
 PURE, GAUSSIAN = Budget(1.0, 0.0), Budget(1.0, 1e-6)

@@ -26,7 +26,7 @@ from evercount.engine import state, user_counting
 from evercount.engine.build import squared_norm
 from evercount.engine.revisions import check_revised, day_budget
 from evercount.errors import InputError, ParameterError
-from tiers import soak_but
+from soak_cases import soak_except
 
 LAGS, DAYS = 3, 3
 TICKS = DAYS + LAGS - 1
@@ -221,7 +221,7 @@ CAPPED = {
 
 
 @pytest.mark.parametrize(
-    "name", soak_but(["four of a day, two of a tick", "one tick of a day"], CAPPED)
+    "name", soak_except(["four of a day, two of a tick", "one tick of a day"], CAPPED)
 )
 def test_no_persons_beat_one_day(name: str) -> None:
     budget = CAPPED[name]

@@ -28,7 +28,7 @@ from evercount.factorizations import BinaryTree, Honaker
 from evercount.graphs import Edges
 from evercount.local import LocalClient, LocalPlan
 from evercount.sparse import SparseCount
-from many_streams import least_share, noise_of, smooth_stream
+from independent_streams import least_share, noise_of, smooth_stream
 
 BUDGET = Budget(1.0, 1e-9)
 USERS = Budget(1.0, 1e-9, unit="user", max_events=1)

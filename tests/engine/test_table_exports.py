@@ -27,7 +27,7 @@ from evercount.declarations.schedule import Schedule
 from evercount.errors import MissingExtra
 from evercount.plotting import without_trend
 from evercount.queries import Marginals
-from many_streams import smooth_stream
+from independent_streams import smooth_stream
 
 BUDGET = Budget(1.0, 1e-6)
 STREAM = Stream(Histogram(["north", "<b>&south"]), BUDGET, 40)

@@ -10,7 +10,7 @@ from evercount.engine.views import Difference, View
 from evercount.errors import ParameterError
 from evercount.factorizations import FACTORIZATIONS
 from evercount.queries import Query
-from many_streams import least_share, noise_of, published, smooth_stream
+from independent_streams import least_share, noise_of, published, smooth_stream
 
 BUDGET = Budget(1.0, 1e-6)
 TICKS = 24

@@ -24,7 +24,7 @@ from evercount.errors import SnapshotError, StoreError
 from evercount.files.run_state import Closed, Places, State, locked, read_state
 from evercount.files.source import Prefix, SeenRows
 from evercount.store import Reading
-from stored import all_releases
+from store_reading import all_releases
 
 pytest.importorskip("duckdb")
 

@@ -34,8 +34,8 @@ from evercount.local.genprot_plan import (
     widest_clip,
 )
 from evercount.noise import Secret
-from many_streams import least_share
-from tiers import soak_but
+from independent_streams import least_share
+from soak_cases import soak_except
 
 
 def secret(seed: int) -> Secret:
@@ -183,7 +183,7 @@ def test_end_to_end_through_clients() -> None:
     assert abs(estimate.median - np.median(data)) < 0.25
 
 
-@pytest.mark.parametrize("rule", soak_but(["best"], ["best", "paper"]))
+@pytest.mark.parametrize("rule", soak_except(["best"], ["best", "paper"]))
 def test_estimates_are_unbiased_and_stds_right(rule: str) -> None:
     """1,000 studies of 150 clients: mean within 5 standard errors, std of one entry within 10 %,
     bands of 90 % hold."""

@@ -2,9 +2,9 @@
 
 Attacks on noise before it is rounded cannot see what rounding gives away, nor what doubles lose. So
 these look at the released integers themselves: at their residues, for every kind, through the
-public doors; and for Laplace noise at the exact law of each of them. Two bugs are planted: noise
-that is rounded with halves to even before the data come, and noise that passes through doubles
-beyond 2^53.
+public interfaces; and for Laplace noise at the exact law of each of them. Two bugs are planted:
+noise that is rounded with halves to even before the data come, and noise that passes through
+doubles beyond 2^53.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ LAPLACE = [*PURE, "pure-tree-3", *PURE_ENDLESS, "fresh", "pure-window-7", *TERRA
 KINDS = [*((name, DELTA) for name in GAUSSIAN), *((name, 0.0) for name in [*LAPLACE, "terrace"])]
 
 
-# -- residues, through the public doors ------------------------------------------------------------
+# -- residues, through the public interfaces -------------------------------------------------------
 
 
 def excess(one: AnyArray, other: AnyArray, epsilon: float, delta: float) -> float:

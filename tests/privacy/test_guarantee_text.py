@@ -226,7 +226,7 @@ def test_numbers_are_about_counted_events() -> None:
 
 
 def test_a_promise_is_not_forgotten() -> None:
-    """Totals that a door has capped, after ticks for which the caller promised the cap."""
+    """Totals that an interface has capped, after ticks for which the caller promised the cap."""
     stream = Stream(Count(), budget_of("user", "add-remove", "caller"), 8)
     stream.run([1], capped="by door")
     assert ITS_FIRST in stream.guarantee
@@ -297,7 +297,7 @@ MOST = 2
 
 
 def counted(places: Iterable[Place], payloads: Iterable[Any], query: Query) -> Any:
-    """The increments of one user's events, where each door counts the first ones by time and
+    """The increments of one user's events, where each interface counts the first ones by time and
     order."""
     ticks: list[list[Any]] = [[], []]
     listed = list(places)

@@ -9,7 +9,7 @@ from scipy.stats import binom
 
 from evercount import Budget, DiscoveredKeys, Secret, Stream
 from evercount.queries.discovered_keys import CLEAR, sum_of_clear
-from many_streams import discoveries, least_share
+from independent_streams import discoveries, least_share
 
 pytestmark = pytest.mark.slow
 

@@ -20,9 +20,9 @@ from evercount import Budget, Count, Rollup, Stream
 from evercount._validate import FloatArray
 from evercount.errors import ParameterError
 from evercount.queries import QUERIES, Query, build_query
-from many_streams import least_share, noise_of, published, smooth_stream
+from independent_streams import least_share, noise_of, published, smooth_stream
 from small_queries import SMALL, ticks_of
-from tiers import soak_but
+from soak_cases import soak_except
 
 pytestmark = pytest.mark.slow
 
@@ -89,7 +89,7 @@ KEPT = ["count", "average", "quantiles", "rollup, weighted", "degree histogram, 
 query."""
 
 
-@pytest.mark.parametrize("name", soak_but(KEPT, CASES))
+@pytest.mark.parametrize("name", soak_except(KEPT, CASES))
 def test_intervals_hold_as_often_as_they_say(name: str) -> None:
     query = build_query(*CASES[name])
     # never Laplace noise
@@ -108,7 +108,7 @@ def test_intervals_hold_as_often_as_they_say(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "factorization"),
-    soak_but(
+    soak_except(
         [
             *((name, None) for name in KEPT if name not in MIXED),
             ("rollup, weighted", "pure-binary"),
@@ -157,7 +157,7 @@ TREE = Rollup([("a", "b"), ("a", "c"), ("d", "e")])
 
 @pytest.mark.parametrize(
     ("factorization", "delta", "query"),
-    soak_but(
+    soak_except(
         [*((*one, Count()) for one in ENDLESS), ("endless-bridge", 0.0, TREE)],
         [(*one, query) for one in ENDLESS for query in (Count(), TREE)],
     ),

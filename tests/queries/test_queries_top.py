@@ -20,7 +20,7 @@ from evercount.queries.publishing import (
     top_keys,
 )
 from evercount.words import Substrings
-from many_streams import least_share, noise_of, published, smooth_stream
+from independent_streams import least_share, noise_of, published, smooth_stream
 
 STREAMS = 8_000
 

@@ -39,8 +39,8 @@ from evercount.graphs import (
 from evercount.planning.compare import plan
 from evercount.privacy import Adjacency
 from evercount.queries.graphs.graph_query import GraphQuery
-from many_streams import smooth_stream
-from tiers import soak_but
+from independent_streams import smooth_stream
+from soak_cases import soak_except
 
 pytestmark = pytest.mark.slow
 
@@ -174,7 +174,7 @@ def test_no_mixed_streams_beat_the_claim(number: int) -> None:
 
 @pytest.mark.parametrize(
     "kind",
-    soak_but(
+    soak_except(
         ["insert", "ignore-absent"], ["insert", "delete", "ignore-duplicates", "ignore-absent"]
     ),
 )
@@ -524,7 +524,7 @@ def test_promises_per_edge_that_are_no_numbers_are_refused(name: str, wrong: Any
         CAPPED[name](4, max_per_edge=wrong)
 
 
-@pytest.mark.parametrize("most", soak_but([1, 2], [1, 2, 3]))
+@pytest.mark.parametrize("most", soak_except([1, 2], [1, 2, 3]))
 def test_stars_with_a_promise_per_edge(most: int) -> None:
     """All streams of up to 5 updates on 4 vertices: no neighbours that keep the promise beat the
     smaller claim."""

@@ -10,7 +10,7 @@ from scipy.stats import binom
 from evercount import Budget, DiscoveredKeys, Secret, Stream
 from evercount.errors import ParameterError
 from evercount.queries.discovered_keys import top_discovered
-from many_streams import discoveries
+from independent_streams import discoveries
 
 
 def test_intervals_and_confidences_hold_given_discovery() -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 from evercount.service.commit_loop import LogKeeper
 from evercount.service.runtime import Service
 from evercount.store import Batch, Store, StreamDeclaration
-from serving import ADMIN, HEADERS, Postgres, served
+from postgres_cluster import Postgres
+from served_service import ADMIN, HEADERS, served
 
 TABLE = {"name": "one", "query": "count", "budget": {"epsilon": 1.0, "delta": 1e-9}}
 

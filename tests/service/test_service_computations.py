@@ -28,8 +28,8 @@ from evercount.service.runtime import Service
 from evercount.store import Store
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from loaded_program import COMMAND, Programs
-from serving import ADMIN, HEADERS, served
+from preloaded_programs import COMMAND, Programs
+from served_service import ADMIN, HEADERS, served
 
 SMALL: dict[str, Any] = {
     "name": "small",

@@ -20,7 +20,7 @@ from evercount.service import catch_up
 from evercount.service import routes as export
 from evercount.service.runtime import Service
 from evercount.store import Store
-from serving import ADMIN, HEADERS, served
+from served_service import ADMIN, HEADERS, served
 
 TABLE: dict[str, Any] = {
     "name": "flu",

@@ -20,9 +20,9 @@ from evercount.errors import Conflict, InputError, ParameterError, StoreError
 from evercount.files.published import open_lake
 from evercount.noise import Secret
 from evercount.store import Store
-from serving import Postgres
-from stored import all_releases
-from tiers import soak_but
+from postgres_cluster import Postgres
+from soak_cases import soak_except
+from store_reading import all_releases
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -206,7 +206,7 @@ def test_a_batch_that_comes_again_is_counted_once(
     store.close()
 
 
-@pytest.mark.parametrize("late", soak_but(["next"], ["drop", "next"]))
+@pytest.mark.parametrize("late", soak_except(["next"], ["drop", "next"]))
 def test_late_events_and_the_wait(spark: Any, feed: Feed, tmp_path: Path, late: Any) -> None:
     declaration = replace(DECLARATION, late=late, wait="10m")
     store, checkpoint = new_store(tmp_path / "store.db", declaration), str(tmp_path / "checkpoint")
@@ -473,7 +473,7 @@ def test_rows_of_users_are_said_once(spark: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "place", soak_but(["iceberg:{}/public.live"], ["delta:{}/table", "iceberg:{}/public.live"])
+    "place", soak_except(["iceberg:{}/public.live"], ["delta:{}/table", "iceberg:{}/public.live"])
 )
 def test_a_lake_gets_every_tick_once(
     place: str, spark: Any, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -19,8 +19,8 @@ from evercount.noise import Secret
 from evercount.store import Store
 from evercount.store.accept_totals import CountedBatch, FedStream
 from evercount.store.open_stream import FILES
-from serving import Postgres
-from stored import all_releases
+from postgres_cluster import Postgres
+from store_reading import all_releases
 
 SECRET = Secret.from_hex("6c" * 32)
 START = 1_767_225_600

@@ -18,7 +18,7 @@ from evercount.noise import Secret
 from evercount.service.read_events import read_batch
 from evercount.store import Accepted, Reading, Store, StreamDeclaration
 from evercount.store.writer import WatchedStore
-from stored import all_releases, close_and_read, stored_labels
+from store_reading import all_releases, close_and_read, stored_labels
 
 SECRET = Secret.from_hex("ec" * 32)
 DECLARATION = {

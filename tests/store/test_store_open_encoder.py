@@ -15,7 +15,7 @@ from evercount.noise import Secret
 from evercount.queries import PrefixQuery, Query, build_query
 from evercount.store import Accepted, Batch, Store, StreamDeclaration
 from evercount.store.open_encoder import OpenEncoder
-from stored import close_and_read
+from store_reading import close_and_read
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-9}
 GRAPH = {"vertices": 40}

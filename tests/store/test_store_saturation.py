@@ -25,7 +25,7 @@ from evercount.store.open_stream import (
     read_request,
     unpack_totals,
 )
-from stored import close_and_read
+from store_reading import close_and_read
 
 pytestmark = pytest.mark.slow
 
