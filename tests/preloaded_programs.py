@@ -41,6 +41,10 @@ class Running:
     def __init__(self, process: Any, stdout: TextIO, stderr: TextIO) -> None:
         self._process, self.stdout, self.stderr = process, stdout, stderr
 
+    @property
+    def pid(self) -> int:
+        return int(self._process.pid)
+
     def send_signal(self, number: int) -> None:
         os.kill(self._process.pid, number)
 

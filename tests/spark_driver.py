@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from killed_at_steps import report_calls
 from killed_interfaces import (
     SECRET,
     TICKS,
@@ -27,6 +28,7 @@ from killed_interfaces import (
     published,
     verify_store,
 )
+from wrapped_functions import wrap
 
 SPARK_STEPS = 40
 """Steps of a driver that goes through its work, about."""
@@ -78,7 +80,7 @@ def driver(
     folder: Path, kill: Kill, shards: int | None, master: str, kind: str, lake: str | None = None
 ) -> None:
     """Two rounds over all files; dies at the chosen step, and in a cluster its executors die."""
-    from sqlalchemy import Connection, Engine, event
+    from sqlalchemy import Engine, event
 
     from evercount.spark import open_session, release_stream, stream_release
     from evercount.spark.stream_release import _Round
@@ -99,15 +101,12 @@ def driver(
     store = Store(folder / "spark.db")
     store.declare(declaration, declaration.schedule.begin / 1e6, SECRET, shards=shards)
     event.listen(Engine, "before_cursor_execute", lambda *_: step("statement"))
-    real_commit = Connection._commit_impl  # type: ignore[attr-defined]
-    real_count = _Round._count
+    report_calls(
+        lambda name: step("before commit") if name == "commit" else None,
+        lambda name: step("after commit") if name == "commit" else None,
+    )
 
-    def commit(connection: Any) -> None:
-        step("before commit")
-        real_commit(connection)
-        step("after commit")
-
-    def count(self: Any, batch: Any, number: int) -> None:
+    def count(real_count: Any, self: Any, batch: Any, number: int) -> None:
         step("batch planned")
         real_count(self, batch, number)
         step("batch stored")  # the store has it, and Spark's checkpoint does not know that yet
@@ -121,8 +120,7 @@ def driver(
         return added
 
     stream_release.append_released = append
-    Connection._commit_impl = commit  # type: ignore[attr-defined]
-    _Round._count = count  # type: ignore[method-assign]
+    wrap(pytest.MonkeyPatch(), _Round, "_count", count)
     schema = "ts string, key string, who string, n long"
     events = session.readStream.schema(schema).options(maxFilesPerTrigger=2, maxFileAge="36500d")
     for closed in (TICKS // 2, TICKS):

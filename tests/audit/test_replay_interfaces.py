@@ -36,6 +36,7 @@ from evercount.queries import QUERIES as REGISTRY
 from evercount.queries import Marginals, Occupancy, Query
 from small_queries import small
 from soak_cases import soak_except
+from wrapped_functions import wrap
 
 pytestmark = pytest.mark.slow
 
@@ -168,13 +169,12 @@ def test_a_leak_of_the_file_interface_is_seen(monkeypatch: pytest.MonkeyPatch) -
         return honest(query, parts, rows, [*told, len(Path.cwd().name), counted[0]])
 
     counted = [0]
-    rows_of = program._rows
 
-    def counting(data: Any) -> Any:
+    def counting(rows_of: Any, data: Any) -> Any:
         counted[0] = sum(map(len, data))
         return rows_of(data)
 
-    monkeypatch.setattr(program, "_rows", counting)
+    wrap(monkeypatch, program, "_rows", counting)
     monkeypatch.setattr(files_interface, "published_rows", leaking)
     found = replay(program, [(((1,),) * T, ((1,),) * (T - 1) + ((),))], SECRET)
     assert not found.holds

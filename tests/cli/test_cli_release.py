@@ -31,6 +31,7 @@ from evercount.examples import flu
 from evercount.files.run_state import State
 from evercount.files.source import library
 from evercount.mechanisms.exact.exact_noise import ExactStream
+from product_internals import noise_key, noise_parts, replace_parameters, true_totals
 from soak_cases import soak_except
 
 pytest.importorskip("duckdb")
@@ -95,17 +96,15 @@ def rows(name: str = "out.csv") -> list[dict[str, Any]]:
 def same_noise(name: str = "out.csv.state") -> Stream:
     """A new stream with the key of a state: what the engine says about the same counts."""
     made = Stream.load(State.load(Path(name).read_bytes()).stream)
-    assert made._parameters.noise.key is not None
+    assert noise_key(made) is not None
     noise = ExactStream(
         made.factorization,
         made.sigma / made.query.grid,
         made.query.cells,
-        made._parameters.noise.key,
+        noise_key(made),
     )
     stream = Stream(made.query, made.budget, made.horizon, replay=True)
-    stream._parameters = replace(
-        stream._parameters, noise=replace(made._parameters.noise, stream=noise)
-    )
+    replace_parameters(stream, noise=replace(noise_parts(made), stream=noise))
     return stream
 
 
@@ -167,7 +166,7 @@ def test_runs_in_pieces_are_one_run(folder: Path, form: str, late: str) -> None:
 
 def totals(name: str = "out.csv.state") -> list[int]:
     """The raw running sums of a state, which only tests look at."""
-    return Stream.load(State.load(Path(name).read_bytes()).stream)._state.totals.tolist()
+    return true_totals(Stream.load(State.load(Path(name).read_bytes()).stream)).tolist()
 
 
 @pytest.mark.parametrize("late", ["drop", "next"])

@@ -214,7 +214,8 @@ def test_prometheus_sees_the_lag_go_up_with_unread_messages_and_back_to_0(
     monkeypatch.setattr(metrics, "progress", progress)
     log.publish([event(0, "a")] * 9 + [b"poison"])
     with log.opened() as consumer:
-        assert not source_commands._round([consumer], 0, metrics)
+        read_round = source_commands._round
+        assert not read_round([consumer], 0, metrics)
         assert lags[0] == 10
         assert lags[-1] == 0
         assert lags == sorted(lags, reverse=True)
@@ -227,10 +228,10 @@ def test_prometheus_sees_the_lag_go_up_with_unread_messages_and_back_to_0(
         )
         assert (seen["lag_messages"], seen["lost_messages"]) == (0, 0)
         lags.clear()
-        source_commands._round([consumer], 0, metrics)
+        read_round([consumer], 0, metrics)
         assert lags == [0]
         log.publish([event(1, "b")] * 6)
-        source_commands._round([consumer], 0, metrics)
+        read_round([consumer], 0, metrics)
         assert (max(lags), lags[-1], scrape()["messages_total"]) == (6, 0, 16)
 
 

@@ -22,6 +22,7 @@ from evercount.noise import Secret
 from evercount.queries import QUERIES, Average, Histogram, Query
 from evercount.queries.cuts.cut_graph import CutGraph
 from evercount.sparse import SparseCount
+from product_internals import error_model
 from small_queries import small, ticks_of
 from soak_cases import soak_except
 
@@ -77,7 +78,7 @@ def of_view(view: View, level: float) -> Iterator[Ends]:
         try:
             yield from of_view(view.compare(*view.cells[:2]), level)
         except ParameterError:
-            assert view._errors.query.name in (
+            assert error_model(view).query.name in (
                 "degree-sequence",
                 "high-degree",
                 "degree-histogram",
@@ -86,7 +87,10 @@ def of_view(view: View, level: float) -> Iterator[Ends]:
     elif "compared" not in view.name:
         apart = Difference(view, view)
         yield (f"{view.name}, difference", apart.values, *apart.interval(level))
-    if view._errors.query.quantiles is not None and len(view.cells) == view._errors.query.outputs:
+    if (
+        error_model(view).query.quantiles is not None
+        and len(view.cells) == error_model(view).query.outputs
+    ):
         for q in (0.001, 0.25, 0.5, 0.999):
             yield (f"{view.name}, quantile {q}", *view.quantile(q, level))
 

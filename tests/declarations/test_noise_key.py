@@ -35,6 +35,7 @@ from evercount.queries import (
     Query,
     register_encoder,
 )
+from product_internals import noise_key
 
 SECRET = Secret.from_hex("7d" * 32)
 
@@ -42,7 +43,7 @@ Change = dict[str, Any]
 
 
 def key_of(stream: Stream) -> str:
-    return stream._parameters.noise.key.hex()
+    return noise_key(stream).hex()
 
 
 # -- the fields of a declaration -------------------------------------------------------------------

@@ -42,6 +42,7 @@ from evercount.queries.graphs.graph_query import GraphQuery
 from evercount.service.read_events import read_batch
 from evercount.store import Accepted, Store, spending
 from guaranteed_neighbours import Rows, T, increments, reach_of, ticks_of
+from product_internals import error_model
 from small_queries import SMALL, small
 from store_reading import close_and_read
 
@@ -230,7 +231,7 @@ def spent(stream: Stream) -> float:
     or ε where δ = 0."""
     reach, budget = reach_of(stream.query, stream.budget), stream.budget
     if budget.pure:
-        rate = stream._errors.full_rate  # of one grid unit
+        rate = error_model(stream).full_rate  # of one grid unit
         return rate * reach.l1 / stream.query.grid / budget.epsilon
     left = stream.factorization.dense(T)[0]
     triangular = np.linalg.cholesky(left @ left.T)  # noise of the same law
@@ -465,7 +466,9 @@ def true_epsilon(streams: Mapping[str, Stream], members: Collection[str]) -> flo
                 }
                 found = max(
                     found,
-                    sum(streams[name]._errors.full_rate * len(apart[name]) for name in members),
+                    sum(
+                        error_model(streams[name]).full_rate * len(apart[name]) for name in members
+                    ),
                 )
     return found
 

@@ -28,6 +28,7 @@ from evercount.planning import plan, plan_views
 from evercount.privacy import Ledger
 from evercount.queries.base import Query
 from independent_streams import least_share
+from product_internals import forget_fitted_noise, half_widths
 
 SECRET = Secret.from_hex("7" * 64)
 SMALL, LARGE = Budget(0.5, 1e-10), Budget(0.5, 1e-3)
@@ -110,10 +111,10 @@ def test_intervals_of_every_view_hold(name: str, budget: Budget) -> None:
     stream = Stream(Histogram(cells), budget, YEAR, name, secret=SECRET.derive(name), views=ALL)
     releases = stream.run_totals(np.zeros((ticks, cells), np.int64))
     for view in (releases.per_tick(), releases.last(7), releases.running()):
-        inside = np.mean(np.abs(view.values) <= view._half_widths(0.95), axis=1)
+        inside = np.mean(np.abs(view.values) <= half_widths(view, 0.95), axis=1)
         assert np.all(inside >= least_share(0.95, cells)), view.name
     narrow = np.mean(
-        np.abs(releases.last(7).values) <= 0.85 * releases.last(7)._half_widths(0.95), axis=1
+        np.abs(releases.last(7).values) <= 0.85 * half_widths(releases.last(7), 0.95), axis=1
     )
     assert np.all(narrow < least_share(0.95, cells))
 
@@ -129,7 +130,7 @@ def test_bounds_of_a_view_hold_for_all_its_numbers_at_once(budget: Budget) -> No
     off = np.abs(view.values).reshape(len(view), groups, 4)
     wide = view.only(*view.cells[:4]).bound(0.95)[:, np.newaxis]
     assert np.mean(np.all(off <= wide, axis=(0, 2))) >= least_share(0.95, groups)
-    single = view.only(*view.cells[:4])._half_widths(0.95)[:, np.newaxis]
+    single = half_widths(view.only(*view.cells[:4]), 0.95)[:, np.newaxis]
     assert np.mean(np.all(off <= single, axis=(0, 2))) < 0.7, "planted"
 
 
@@ -504,13 +505,7 @@ def test_a_plan_computes_each_error_once(
 ) -> None:
     """The noise is chosen, compared with the best for each view alone, and shown: three times the
     same errors."""
-    for kept in (
-        noise_choice.candidates,
-        noise_choice._least_error,
-        noise_choice._engine,
-        noise_choice._view_std,
-    ):
-        kept.cache_clear()
+    forget_fitted_noise()
     seen, own = [], noise_choice.worst_std
 
     def watched(model: ErrorModel, width: int | None, last: int) -> float:

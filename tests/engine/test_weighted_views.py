@@ -16,6 +16,7 @@ from evercount.engine.noise_choice import candidates, worst_of_view
 from evercount.engine.weighted_errors import decayed_std
 from evercount.errors import ParameterError, TooLarge, UnknownName
 from evercount.planning.plan_views import plan_views
+from product_internals import error_model
 
 SECRET = Secret.from_hex("77" * 32)
 PURE, GAUSSIAN = Budget(1.0, 0.0), Budget(1.0, 1e-6)
@@ -167,7 +168,7 @@ def test_streams_with_them_go_on_from_a_snapshot() -> None:
 
 def test_long_streams_forget_what_hardly_counts() -> None:
     for horizon, name in ((1500, "terrace"), (None, "fresh"), (None, "endless-bridge")):
-        model = Stream(Count(), PURE, horizon, name, secret=SECRET, replay=True)._errors
+        model = error_model(Stream(Count(), PURE, horizon, name, secret=SECRET, replay=True))
         whole = decays(0.9, 1500)
         stream = Stream(Count(), PURE, horizon, name, secret=SECRET, replay=True)
         exact = stream.std([700, 1499], whole)[:, 0]

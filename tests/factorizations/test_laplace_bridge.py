@@ -22,6 +22,7 @@ from evercount.factorizations.laplace_bridge import (
 from evercount.factorizations.laplace_choice import pure_factorization
 from evercount.factorizations.laplace_trees import LARGEST_TICKS, DigitTree, best_base
 from evercount.noise.laplace_sampler import variance
+from product_internals import splits
 from soak_cases import soak_except
 
 HORIZONS = [1, 2, 5, 7, 8, 24, 64, 100, 181, 365, 1000]
@@ -62,7 +63,7 @@ def test_shares_of_every_leaf_add_up_exactly(horizon: int) -> None:
     bridge = Bridge(horizon)
     ticks = np.arange(1, horizon + 1)
     total = np.zeros(horizon, np.int64)
-    for _, blocks, split, row, child in bridge._descend(ticks):
+    for _, blocks, split, row, child in splits(bridge, ticks):
         total += split.shares[row, child]
         assert split.shares.min() >= bridge.least_share > 0
         assert (blocks.left > 0).all()

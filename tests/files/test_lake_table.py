@@ -21,6 +21,7 @@ from evercount.errors import Conflict, HorizonReached, ParameterError, StoreErro
 from evercount.files import published
 from evercount.files.published import append_new, open_lake
 from evercount.store import Reading
+from product_internals import lake_table
 from soak_cases import soak_except
 
 pytest.importorskip("deltalake", reason="deltalake is not installed: pip install 'evercount[lake]'")
@@ -42,7 +43,7 @@ def released(ticks: int, shift: float = 0.0) -> list[ReleaseTable]:
 
 def read(place: str) -> list[tuple[int, str, float]]:
     lake: Any = open_lake(place)
-    table = lake._table
+    table = lake_table(lake)
     rows = table.to_pyarrow_table() if place.startswith("delta") else table.scan().to_arrow()
     return sorted((row["tick"], row["cell"], row["value"]) for row in rows.to_pylist())
 

@@ -23,6 +23,7 @@ from evercount.local.collection_plan import Form
 from evercount.local.estimate import make_estimate
 from evercount.noise import Secret
 from independent_streams import least_share
+from product_internals import sums_of
 from soak_cases import soak_except
 
 pytestmark = pytest.mark.slow
@@ -101,7 +102,7 @@ def many_collections(
     server = LocalServer(plan)
     server.add_entries(entries[0])
     sums = entries.sum(axis=1, dtype=np.int64)
-    np.testing.assert_array_equal(server._sums, sums[0])
+    np.testing.assert_array_equal(sums_of(server), sums[0])
     truth = np.asarray([2 * (data <= k / plan.w).mean() - 1 for k in range(plan.w + 1)])
     return [make_estimate(plan, row, len(data)) for row in sums], truth
 

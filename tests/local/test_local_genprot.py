@@ -35,6 +35,7 @@ from evercount.local.genprot_plan import (
 )
 from evercount.noise import Secret
 from independent_streams import least_share
+from product_internals import sums_of
 from soak_cases import soak_except
 
 
@@ -284,10 +285,10 @@ def test_batches_dumps_and_merges_agree() -> None:
     right.add_many(pairs[30:60])
     third.add_many(pairs[60:])
     left.merge(GenProtServer.load(right.dump()), third)
-    assert (batch._sums == single._sums).all()
-    assert left._sums == pytest.approx(single._sums, abs=1e-12)
+    assert (sums_of(batch) == sums_of(single)).all()
+    assert sums_of(left) == pytest.approx(sums_of(single), abs=1e-12)
     loaded = GenProtServer.load(batch.dump())
-    assert (loaded._sums == batch._sums).all()
+    assert (sums_of(loaded) == sums_of(batch)).all()
     assert (loaded.accepted, loaded.rejected, loaded.plan) == (100, len(bad), plan)
     for one in (b"12", "12", 5):
         with pytest.raises(InputError, match="batch"):
@@ -381,7 +382,7 @@ def test_refusals() -> None:
         with pytest.raises(MessageRejected, match="number of a client"):
             server.add(number, 0)
     assert (server.accepted, server.rejected) == (0, 14)
-    assert not server._sums.any()
+    assert not sums_of(server).any()
     for other in (server, 5):
         with pytest.raises(ParameterError):
             server.merge(other)  # type: ignore[arg-type]

@@ -54,6 +54,7 @@ from evercount.mechanisms.exact.filter_numbers import (
 )
 from evercount.noise import ExactNoise, Normals, Secret
 from soak_cases import soak_except
+from wrapped_functions import wrap
 
 pytestmark = pytest.mark.slow
 
@@ -134,13 +135,12 @@ def in_integers(
 def count_calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """The (first tick, cell) of every call from now on that integers decide."""
     calls = []
-    plain = ExactStream._in_integers
 
-    def counted(self: ExactStream, start: int, stop: int, cell: int) -> Any:
+    def counted(plain: Any, self: ExactStream, start: int, stop: int, cell: int) -> Any:
         calls.append((start, cell))
         return plain(self, start, stop, cell)
 
-    monkeypatch.setattr(ExactStream, "_in_integers", counted)
+    wrap(monkeypatch, ExactStream, "_in_integers", counted)
     return calls
 
 

@@ -29,6 +29,7 @@ from evercount.mechanisms.laplace_noise import EpochNoise, PureStream, TreeNoise
 from evercount.mechanisms.terrace_noise import TerraceNoise
 from evercount.sparse.budget_split import make_counter
 from evercount.sparse.sparse_count import SparseCount
+from product_internals import noise_source, secret_of, source_of
 
 SECRET = Secret.from_hex("44" * 32)
 EPSILON, DELTA, T = 0.1, 1e-6, 24
@@ -188,9 +189,9 @@ def sparse(method: str, delta: float) -> World:
 
     def world(events: int, secret: Secret) -> AnyArray:
         counter = SparseCount(2 * EPSILON, T, delta, 10**4, method=method, secret=secret)
-        single = make_counter(counter.plan, counter._secret.derive("sparse counter")).stream.take(
-            T
-        )[:, 0]
+        single = make_counter(
+            counter.plan, secret_of(counter).derive("sparse counter")
+        ).stream.take(T)[:, 0]
         for tick in range(T):
             counter.step(10**5)
             closed = tick + 1 if method == "plain" else counter.segments
@@ -258,7 +259,7 @@ def test_halves_to_even_are_caught_wherever_a_bridge_is() -> None:
 def exact_law(stream: PureStream, tick: int) -> tuple[FloatArray, int]:
     """(probabilities, place of 0) of the noise of one tick as the program rounds it, from the rates
     that it draws."""
-    source, at = stream._source, tick
+    source, at = source_of(stream), tick
     law, zero = np.ones(1), 0
     if isinstance(source, TerraceNoise):
         return terrace_law(source, tick)
@@ -358,7 +359,7 @@ def law_of(name: str, epsilon: float, tick: int) -> tuple[FloatArray, int]:
     horizon = None if name in ENDS or name.startswith("pure-window") else T
     engine = factorization_of(name)
     stream = Stream(Histogram(2), Budget(epsilon, 0.0), horizon, engine, secret=SECRET, replay=True)
-    noise = stream._parameters.noise.stream
+    noise = noise_source(stream)
     assert isinstance(noise, PureStream)
     return exact_law(noise, tick)
 

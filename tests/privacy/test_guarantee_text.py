@@ -40,6 +40,7 @@ from evercount.queries.sensitivities import protected_l1
 from evercount.queries.user_cap import last_turns
 from evercount.sparse import SparseCount
 from neighbouring_streams import change_norm
+from product_internals import true_totals
 
 EVENT = "any one event"
 ID = "everything under the id of any person "
@@ -373,7 +374,7 @@ def released_change(events: Events, others: Events, budget: Budget) -> float:
     for day in (events, others):
         stream = Stream(query, budget, 3, factorization="fresh")
         stream.step([key for _, key in day], users=[user for user, _ in day])
-        rows.append(np.asarray(stream._state.totals)[None])
+        rows.append(np.asarray(true_totals(stream))[None])
     return float(np.sqrt(change_norm(*rows, query.grid) / squared_norm(Fresh(3), query, budget, 3)))
 
 

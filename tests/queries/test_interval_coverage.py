@@ -21,6 +21,7 @@ from evercount._validate import FloatArray
 from evercount.errors import ParameterError
 from evercount.queries import QUERIES, Query, build_query
 from independent_streams import least_share, noise_of, published, smooth_stream
+from product_internals import half_widths, symmetric_half_widths
 from small_queries import SMALL, ticks_of
 from soak_cases import soak_except
 
@@ -71,9 +72,9 @@ def errors_and_halves(
     query, releases = stream.query, stream.run(ticks)
     noise = noise_of(stream, streams, len(ticks))
     errors = published(query, noise) - published(query, np.zeros((len(ticks), 1, query.cells)))
-    yield np.abs(errors), releases._symmetric(LEVEL)
+    yield np.abs(errors), symmetric_half_widths(releases, LEVEL)
     if query.publishing.why_no_views is None:
-        yield np.abs(errors[2:] - errors[:-2]), releases.last(2)._half_widths(LEVEL)[1:]
+        yield np.abs(errors[2:] - errors[:-2]), half_widths(releases.last(2), LEVEL)[1:]
 
 
 def shares(off: FloatArray, half: FloatArray) -> FloatArray:

@@ -11,6 +11,7 @@ import pytest
 
 from evercount.files.published import open_lake
 from killed_interfaces import TICKS, published
+from product_internals import lake_table
 from spark_driver import kill_driver, require_spark
 
 
@@ -36,7 +37,7 @@ def test_an_iceberg_table_gets_every_tick_once_over_kills_of_the_driver(tmp_path
     place = f"iceberg:{tmp_path}/lake/public.visits"
     assert kill_driver(tmp_path, [("released", 1), ("table written", 1)], lake=place) == 2
     lake: Any = open_lake(place)
-    rows = lake._table.scan().to_arrow().to_pylist()
+    rows = lake_table(lake).scan().to_arrow().to_pylist()
     assert len(rows) == len({(row["tick"], row["cell"]) for row in rows})
     rows.sort(key=lambda row: row["tick"])
     ticks = itertools.groupby(rows, key=lambda row: row["tick"])

@@ -31,6 +31,8 @@ pytest.importorskip("pyspark")
 from evercount.spark import release_batch, release_stream  # noqa: E402
 from evercount.spark.session import EVERY_AGE, SKIPPING  # noqa: E402
 from evercount.spark.stream_release import _Round  # noqa: E402
+from product_internals import lake_table  # noqa: E402
+from wrapped_functions import wrap  # noqa: E402
 
 SECRET = Secret.from_hex("8e" * 32)
 KEYS = ["north", "south", "west"]
@@ -186,14 +188,13 @@ def test_a_batch_that_comes_again_is_counted_once(
     batch."""
     store, checkpoint = new_store(tmp_path / "store.db"), str(tmp_path / "checkpoint")
     feed.write(1, 2)
-    real = _Round._count
 
-    def count(self: Any, batch: Any, number: int) -> None:
+    def count(real: Any, self: Any, batch: Any, number: int) -> None:
         real(self, batch, number)
         raise StoreError("the driver is gone")
 
     with monkeypatch.context() as patch:
-        patch.setattr(_Round, "_count", count)
+        wrap(patch, _Round, "_count", count)
         with pytest.raises(StoreError, match="is gone"):
             release_stream(
                 feed.stream(spark), DECLARATION, store, checkpoint, clock=lambda: end_of(2)
@@ -352,9 +353,8 @@ def test_an_interrupted_round_stops_its_query(
     store, checkpoint = new_store(tmp_path / "store.db"), str(tmp_path / "checkpoint")
     for _ in range(6):
         feed.write(1, events=5)
-    real = _Round._count
 
-    def count(self: Any, batch: Any, number: int) -> None:
+    def count(real: Any, self: Any, batch: Any, number: int) -> None:
         real(self, batch, number)
         if number == 1:
             os.kill(os.getpid(), signal.SIGINT)
@@ -365,7 +365,7 @@ def test_an_interrupted_round_stops_its_query(
         )
 
     with monkeypatch.context() as patch:
-        patch.setattr(_Round, "_count", count)
+        wrap(patch, _Round, "_count", count)
         with pytest.raises(KeyboardInterrupt):
             go()
     assert not spark.streams.active
@@ -503,7 +503,7 @@ def test_a_lake_gets_every_tick_once(
     assert store.find("live").closed == 4
     go(4)
     go(5)
-    table = open_lake(lake)._table  # type: ignore[attr-defined]
+    table = lake_table(open_lake(lake))
     rows = (
         table.to_pyarrow_table() if lake.startswith("delta") else table.scan().to_arrow()
     ).to_pylist()
