@@ -1,4 +1,4 @@
-"""Fixtures that several rooms share."""
+"""Fixtures that several rooms share. README.md, next to this file, is a map of the tests."""
 
 from __future__ import annotations
 
