@@ -200,14 +200,19 @@ def test_every_field_of_a_budget_is_in_the_key() -> None:
     for name, value in BUDGETS.items():
         without = {"period_ticks": None} if name == "period" else {}
         budgets.append(Budget(**{**declared, **without, name: value}))
-    keys = {key_of(Stream(Count(), budget, 100, secret=SECRET, replay=True)) for budget in budgets}
+    keys = {
+        key_of(Stream(Count(), budget, 100, "balanced", secret=SECRET, replay=True))
+        for budget in budgets
+    }
     assert len(keys) == len(budgets)
     weeks = [
         Budget(0.5, 1e-6, unit="user", max_per_tick=1, period="1w", period_ticks=ticks)
         for ticks in (168, 169)
     ]
     of_weeks = {
-        key_of(Stream(Count(), week, 400, secret=SECRET, replay=True, period_of=one_period))
+        key_of(
+            Stream(Count(), week, 400, "balanced", secret=SECRET, replay=True, period_of=one_period)
+        )
         for week in weeks
     }
     assert len(of_weeks) == len(weeks)
