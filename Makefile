@@ -67,7 +67,7 @@ $(PANDAS3)/.ready: locks/requirements-pandas3.lock $(STAMP)
 pandas3: $(PANDAS3)/.ready  ## what data frames do, under pandas 3: the environment has pandas 2, which Spark needs [3 min]
 	PYTHONPATH=$(CURDIR)/$(PANDAS3) $(BIN)/python -c "import pandas; print('pandas', pandas.__version__); assert pandas.__version__ > '3'"
 	PYTHONPATH=$(CURDIR)/$(PANDAS3) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal tests/front_door tests/engine/test_frame_events.py \
-	  tests/engine/test_table_exports.py tests/contracts/test_same_table.py -k "not test_same_table or (every_door and frame)"
+	  tests/engine/test_table_exports.py tests/contracts/test_same_table.py -k "not test_same_table or (every_interface and frame)"
 
 soak: $(STAMP)  ## cases that CI leaves out, long fault injection, then an hour of load (SOAK_SECONDS) with kills, readers and catch-ups [3 h]
 	$(BIN)/python -m pytest -m soak

@@ -8,6 +8,7 @@ import numpy as np
 
 from evercount.factorizations.laplace_bridge import Bridge
 from evercount.mechanisms.laplace_noise import TreeNoise
+from product_internals import splits
 
 REACH = 3000
 """Sums of the children of a block that are looked at; their probability falls like e^(−0.1·sum)."""
@@ -30,7 +31,7 @@ def log_likelihood(
         size = math.prod(bridge.branching[level + 1 :])
         unit = 1 << bridge.bits  # units of the last level in one grid unit
         ticks = np.arange(1, math.prod(bridge.branching) + 1, size * k)
-        split = next(found[2] for found in bridge._descend(ticks) if found[0] == level)
+        split = next(found[2] for found in splits(bridge, ticks) if found[0] == level)
         for block, start in enumerate((ticks - 1).tolist()):
             at = [ends[start + i * size] for i in range(k + 1)]
             rate = rates[level][block * k : block * k + k]
@@ -52,7 +53,7 @@ def log_likelihood(
 def rates_of(bridge: Bridge, noise: TreeNoise) -> list[np.ndarray]:
     """The rates that are drawn, by level and node."""
     ticks = np.arange(1, math.prod(bridge.branching) + 1)
-    return [noise.rates(split.shares.ravel()) for _, _, split, _, _ in bridge._descend(ticks)]
+    return [noise.rates(split.shares.ravel()) for _, _, split, _, _ in splits(bridge, ticks)]
 
 
 def noise_of(bridge: Bridge, numbers: np.ndarray) -> np.ndarray:

@@ -1,9 +1,8 @@
-"""Fixtures that several rooms share."""
+"""Fixtures that several rooms share. README.md, next to this file, is a map of the tests."""
 
 from __future__ import annotations
 
 import atexit
-import functools
 import gc
 import importlib.util
 import multiprocessing
@@ -22,57 +21,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from loaded_program import Programs
-    from serving import Postgres
+    from postgres_cluster import Postgres
+    from preloaded_programs import Programs
 
-
-SLOW_FILES = {
-    "audit/test_discovery_attack.py",
-    "audit/test_mechanism.py",
-    "audit/test_parsers_fuzz.py",
-    "audit/test_planted_bugs.py",
-    "audit/test_replay.py",
-    "audit/test_replay_doors.py",
-    "audit/test_service_machine.py",
-    "audit/test_stream_machine.py",
-    "audit/test_vectors.py",
-    "cli/test_cli_release_kill_queries.py",
-    "docs/test_examples.py",
-    "docs/test_site.py",
-    "engine/test_types.py",
-    "files/test_run_state.py",
-    "local/test_local_end_to_end.py",
-    "mechanisms/test_near_noise.py",
-    "noise/test_normal_distribution.py",
-    "package/test_package.py",
-    "planning/test_compare_sparse.py",
-    "privacy/test_privacy_adaptive.py",
-    "queries/test_discovered_example.py",
-    "queries/test_discovered_intervals.py",
-    "queries/test_flight_examples.py",
-    "queries/test_interval_coverage.py",
-    "queries/test_queries_cuts.py",
-    "queries/test_queries_episodes.py",
-    "queries/test_queries_graphs_sensitivity.py",
-    "queries/test_queries_matching.py",
-    "queries/test_queries_values.py",
-    "reproduce/test_reproduce_items.py",
-    "service/test_dashboard.py",
-    "service/test_dashboard_views.py",
-    "service/test_service_catch_up.py",
-    "service/test_service_fire.py",
-    "service/test_service_fire_queries.py",
-    "service/test_service_fuzz.py",
-    "service/test_service_neighbours.py",
-    "spark/test_batch_release.py",
-    "spark/test_spark_connect.py",
-    "sparse/test_sparse_count.py",
-    "store/test_store_lock.py",
-    "store/test_store_saturation.py",
-}
-"""The slow tier (`make slow`, and in CI): what takes longest and seldom fails alone."""
-
-ROOT = Path(__file__).parent
 
 HOMES = pytest.StashKey[tuple[Path, set[str], Path]]()
 """The user's home, what was in it, and the home of the tests."""
@@ -108,22 +59,20 @@ def pytest_configure(config: pytest.Config) -> None:
     gc.disable()  # until everything is collected: what is made until then stays
 
 
-@functools.cache
-def listed(path: Path) -> bool:
-    return path.is_relative_to(ROOT) and path.relative_to(ROOT).as_posix() in SLOW_FILES
+WHOLE_FILE_IS_SLOW = re.compile(r"^pytestmark = pytest\.mark\.slow$", re.MULTILINE)
+SOME_TESTS_ARE_SLOW = re.compile(r"\bmark\.slow\b|\bspark\b")
+"""The mark, or the fixture of the Spark session: whatever uses that is slow."""
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """A file without a test of the tier that runs is not even imported."""
-    chosen = config.option.markexpr
-    if collection_path.suffix != ".py" or "slow" not in chosen:
+    """Skip a file without a test of the tier that runs, by its text: it is not even imported."""
+    expression = config.option.markexpr
+    if collection_path.suffix != ".py" or "slow" not in expression:
         return None
-    if "not slow" in chosen:
-        return listed(collection_path) or None
-    return (
-        not listed(collection_path)
-        and not re.search(r"mark\.slow|\bspark\b", collection_path.read_text())
-    ) or None
+    text = collection_path.read_text(encoding="utf-8")
+    if "not slow" in expression:
+        return WHOLE_FILE_IS_SLOW.search(text) is not None or None
+    return SOME_TESTS_ARE_SLOW.search(text) is None or None
 
 
 def pytest_collection_finish() -> None:
@@ -153,13 +102,11 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the tests of slow files and of Spark into their tier, Spark's first: one worker has them
-    all, and one JVM."""
+    """Mark Spark's tests as slow, and run them first: one worker has them all, and one JVM."""
     with_spark = {item for item in items if "spark" in getattr(item, "fixturenames", ())}
     items.sort(key=lambda item: item not in with_spark)
-    for item in items:
-        if listed(item.path) or item in with_spark:
-            item.add_marker(pytest.mark.slow)
+    for item in with_spark:
+        item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture
@@ -175,7 +122,7 @@ def ctrl_c() -> Iterator[None]:
 def postgres() -> Iterator[Postgres]:
     """A PostgreSQL of the tests' own, one for all of them: each test asks it for a fresh
     database."""
-    from serving import Postgres
+    from postgres_cluster import Postgres
 
     made = Postgres()
     yield made
@@ -253,25 +200,25 @@ def nats_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def lives(request: pytest.FixtureRequest) -> Any:
-    """A server whose children have all modules loaded, and no thread or connection of an earlier
-    life.
+def fork_server(request: pytest.FixtureRequest) -> Any:
+    """A server that forks processes which have all modules loaded, and no thread or connection of
+    an earlier process.
 
-    A process has one such server, and only its first user says what is loaded: all tests that kill
-    share this one.
+    pytest has one such server, and only its first user says what is loaded: all tests that start or
+    kill programs share this one.
     """
-    from kill_doors import is_loaded
+    from killed_interfaces import check_preloaded
 
     server = multiprocessing.get_context("forkserver")
     # there nothing of what is calculated is killed
     fast = "not slow" in request.config.option.markexpr
     server.set_forkserver_preload(
-        ["loaded_doors"] if fast else ["loaded_doors", "calculated_doors"]
+        ["preloaded_modules"] if fast else ["preloaded_modules", "fitted_noise"]
     )
     # the server does not take over where we look for modules
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
-        process = server.Process(target=is_loaded)
+        process = server.Process(target=check_preloaded)
         process.start()
     process.join()
     assert process.exitcode == 0
@@ -279,23 +226,23 @@ def lives(request: pytest.FixtureRequest) -> Any:
 
 
 @pytest.fixture(scope="session")
-def programs(lives: Any) -> Programs:
+def programs(fork_server: Any) -> Programs:
     """Programs that need not load the package again."""
-    from loaded_program import Programs
+    from preloaded_programs import Programs
 
-    return Programs(lives)
+    return Programs(fork_server)
 
 
 @pytest.fixture(scope="session")
-def loaded_command(lives: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def preloaded_command(fork_server: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder for PATH, with an `evercount` that need not load the package again."""
-    from loaded_command import serve, write_shims
+    from preloaded_command import serve_commands, write_shims
 
     folder = tmp_path_factory.mktemp("bin")
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(folder / "line"))
         listening.listen(64)
-        server = lives.Process(target=serve, args=(listening,), daemon=True)
+        server = fork_server.Process(target=serve_commands, args=(listening,), daemon=True)
         server.start()
     write_shims(folder, folder / "line")
     yield folder

@@ -21,6 +21,7 @@ from evercount.audit.sensitivity import audit_sensitivity
 from evercount.audit.universes import Universe, universe
 from evercount.privacy import Budget
 from evercount.queries.base import Query
+from product_internals import takes_keys
 
 T = 4
 MOST_PAIRS = 600  # of queries with a memory: all, where these are enough
@@ -108,7 +109,7 @@ def increments(query: Query, budget: Budget, rows: Rows) -> FloatArray:
 def ticks_of(query: Query, tick: Sequence[Row]) -> Any:
     """A tick as the query reads it."""
     if query.people is not None:
-        return [(user, event) if query.people._keyed else user for user, event in tick]
+        return [(user, event) if takes_keys(query) else user for user, event in tick]
     events = [event for _, event in tick]
     return len(events) if query.event_number is not None else events_of(query).tick(events)
 
@@ -226,7 +227,7 @@ def _rows_of_events(query: Query) -> list[Row]:
     if query.people is None:
         ends = events if len(events) <= 3 else [events[0], events[1], events[-1]]
         return [("u", event) for event in ends]
-    if not query.people._keyed:
+    if not takes_keys(query):
         return [(user, "") for user in ("u", "v")]
     names = query.people._legal
     return [(user, key) for user in ("u", "v") for key in names]

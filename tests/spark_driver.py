@@ -18,7 +18,17 @@ from typing import Any
 
 import pytest
 
-from kill_doors import SECRET, TICKS, declared, events_of, published, recomputed, verify
+from killed_at_steps import report_calls
+from killed_interfaces import (
+    SECRET,
+    TICKS,
+    declaration_of,
+    events_of,
+    library_releases,
+    published,
+    verify_store,
+)
+from wrapped_functions import wrap
 
 SPARK_STEPS = 40
 """Steps of a driver that goes through its work, about."""
@@ -46,7 +56,7 @@ def kill_executor_once(marker: Path) -> None:
     signal.pause()  # this worker dies with its executor
 
 
-def deadly(folder: Path) -> Any:
+def close_and_kill_executors(folder: Path) -> Any:
     """As `stream_release._close`; the first task of shard 0 dies before its commit, that of shard 1
     after it."""
     from evercount.store.closing_ticks import close_shard
@@ -70,7 +80,7 @@ def driver(
     folder: Path, kill: Kill, shards: int | None, master: str, kind: str, lake: str | None = None
 ) -> None:
     """Two rounds over all files; dies at the chosen step, and in a cluster its executors die."""
-    from sqlalchemy import Connection, Engine, event
+    from sqlalchemy import Engine, event
 
     from evercount.spark import open_session, release_stream, stream_release
     from evercount.spark.stream_release import _Round
@@ -84,22 +94,19 @@ def driver(
             if (counted, seen[counted]) == kill:
                 os.killpg(0, signal.SIGKILL)
 
-    declaration = declared(kind)
+    declaration = declaration_of(kind)
     session = open_session(master)
     if "cluster" in master:
-        stream_release._close = deadly(folder)
+        stream_release._close = close_and_kill_executors(folder)
     store = Store(folder / "spark.db")
     store.declare(declaration, declaration.schedule.begin / 1e6, SECRET, shards=shards)
     event.listen(Engine, "before_cursor_execute", lambda *_: step("statement"))
-    real_commit = Connection._commit_impl  # type: ignore[attr-defined]
-    real_count = _Round._count
+    report_calls(
+        lambda name: step("before commit") if name == "commit" else None,
+        lambda name: step("after commit") if name == "commit" else None,
+    )
 
-    def commit(connection: Any) -> None:
-        step("before commit")
-        real_commit(connection)
-        step("after commit")
-
-    def count(self: Any, batch: Any, number: int) -> None:
+    def count(real_count: Any, self: Any, batch: Any, number: int) -> None:
         step("batch planned")
         real_count(self, batch, number)
         step("batch stored")  # the store has it, and Spark's checkpoint does not know that yet
@@ -113,8 +120,7 @@ def driver(
         return added
 
     stream_release.append_released = append
-    Connection._commit_impl = commit  # type: ignore[attr-defined]
-    _Round._count = count  # type: ignore[method-assign]
+    wrap(pytest.MonkeyPatch(), _Round, "_count", count)
     schema = "ts string, key string, who string, n long"
     events = session.readStream.schema(schema).options(maxFilesPerTrigger=2, maxFileAge="36500d")
     for closed in (TICKS // 2, TICKS):
@@ -131,7 +137,7 @@ def driver(
 
 
 def run_program(program: Path, folder: Path, arguments: list[Any]) -> int:
-    """The exit status of a test file that is run as a driver of Spark."""
+    """Run a test file as a driver of Spark; return its exit status."""
     options = {
         "spark.ui.enabled": "false",
         "spark.driver.bindAddress": "127.0.0.1",
@@ -139,7 +145,7 @@ def run_program(program: Path, folder: Path, arguments: list[Any]) -> int:
         "spark.sql.shuffle.partitions": "1",
         "spark.log.level": "OFF",
     }
-    # a life is short: a compiler that starts at once
+    # a process is short: a compiler that starts at once
     java = "--driver-java-options '-XX:TieredStopAtLevel=1 -XX:+UseSerialGC'"
     submitted = " ".join([java, *(f"--conf {name}={value}" for name, value in options.items())])
     environment = {
@@ -158,7 +164,7 @@ def run_program(program: Path, folder: Path, arguments: list[Any]) -> int:
         return process.wait(PATIENCE)
 
 
-# -- its lives -------------------------------------------------------------------------------------
+# -- the test that kills it ------------------------------------------------------------------------
 
 
 def write_events(folder: Path, seed: int) -> list[dict[str, Any]]:
@@ -173,7 +179,7 @@ def write_events(folder: Path, seed: int) -> list[dict[str, Any]]:
     return rows
 
 
-def burn(
+def kill_driver(
     folder: Path,
     kills: Iterable[Kill],
     shards: int | None = None,
@@ -182,13 +188,13 @@ def burn(
     seed: int = 21,
     lake: str | None = None,
 ) -> int:
-    """Lives that end at these steps, until all steps are used or one reaches its end; returns how
-    many were killed.
+    """Run the driver again and again, killed at these steps, until all are used or it reaches its
+    end; return how often it was killed.
 
     What is published after any of them is the beginning of the table that the library computes, at
     the end all of it.
     """
-    expected = recomputed(kind, write_events(folder, seed))
+    expected = library_releases(kind, write_events(folder, seed))
     killed = before = 0
     for kill in itertools.chain(kills, [NEVER]):
         cut = None if kill is NEVER else shards
@@ -202,7 +208,7 @@ def burn(
             break
         killed += 1
     assert len(found) == TICKS
-    verify(folder, "spark")
+    verify_store(folder, "spark")
     return killed
 
 

@@ -1,4 +1,4 @@
-"""The one rule for public texts, at every door that takes one."""
+"""The one rule for public texts, at every interface that takes one."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_no_character_that_steers_the_display_is_taken() -> None:
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_every_door_refuses(name: str, tmp_path: Path) -> None:
+def test_every_interface_refuses(name: str, tmp_path: Path) -> None:
     text = BAD[name]
     budget = {"epsilon": 1, "delta": 1e-9}
     table = {
@@ -94,7 +94,7 @@ def test_every_door_refuses(name: str, tmp_path: Path) -> None:
         "query": {"name": "histogram", "parameters": {"keys": ["a", text]}},
         "budget": budget,
     }
-    doors: list[Any] = [
+    interfaces: list[Any] = [
         lambda: Histogram(["a", text]),
         lambda: TopK(["a", text]),
         lambda: Substrings(["a", text], 2),
@@ -102,9 +102,9 @@ def test_every_door_refuses(name: str, tmp_path: Path) -> None:
         lambda: build_query("histogram", {"keys": ["a", text]}),
         lambda: StreamDeclaration.from_dict(table),
     ]
-    for door in doors:
+    for interface in interfaces:
         with pytest.raises(ParameterError):
-            door()
+            interface()
 
 
 @pytest.mark.parametrize("name", ["escape", "U+202E", "zero width", "decomposed"])

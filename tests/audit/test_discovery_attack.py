@@ -12,6 +12,8 @@ from discovery_attack import PERSON, attack_discovery, library_program, neighbou
 from evercount import Budget, DiscoveredKeys, Secret
 from evercount.queries.key_counts import Thresholds
 
+pytestmark = pytest.mark.slow
+
 ROOT = Secret.from_hex("4a" * 32)
 BUDGET = Budget(1.0, 0.2)
 

@@ -31,7 +31,9 @@ from evercount.mechanisms.terrace_noise import TerraceNoise
 from evercount.noise.laplace_sampler import ExactLaplace
 from evercount.queries.base import Query
 from laplace_law import exact_epsilon, first_law
-from tiers import soak_but
+from soak_cases import soak_except
+
+pytestmark = pytest.mark.slow
 
 SECRET = Secret.from_hex("0c" * 32)
 FINE = Sum(0, 1, 2.0**-6)
@@ -85,7 +87,7 @@ def test_terraces_are_attacked(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not report.holds, report.summary()
 
 
-@pytest.mark.parametrize("name", soak_but(["balanced"], FACTORIZATIONS))
+@pytest.mark.parametrize("name", soak_except(["balanced"], FACTORIZATIONS))
 def test_no_factorization_is_beaten(name: str) -> None:
     report = attacked(Histogram(2), Budget(3.0, 0.01, adjacency="replace"), name, 200)
     assert report.holds, report.summary()
@@ -164,7 +166,7 @@ def law_distance(claim: Claim, noise: FloatArray, grid: float = 1.0) -> tuple[fl
     return statistic / freedom, float(chi2.sf(statistic, freedom))
 
 
-@pytest.mark.parametrize("name", soak_but(["pure-binary"], ["pure-tree", "pure-binary"]))
+@pytest.mark.parametrize("name", soak_except(["pure-binary"], ["pure-tree", "pure-binary"]))
 def test_pure_streams_follow_the_exact_law(name: str) -> None:
     program = LibraryProgram(Count(), Budget(2.0, 0.0), TICKS, name)
     data = ((),) * TICKS

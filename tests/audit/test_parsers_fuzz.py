@@ -42,6 +42,8 @@ from evercount.privacy.ledger import Ledger
 from evercount.service.read_events import read_batch
 from evercount.sparse import SparseCount
 
+pytestmark = pytest.mark.slow
+
 QUIET = settings(
     deadline=None, max_examples=75, suppress_health_check=list(HealthCheck), derandomize=True
 )

@@ -12,7 +12,9 @@ from evercount import Budget, Secret
 from evercount.audit.attack import attack
 from evercount.audit.doors import run_replay
 from evercount.privacy import Cost, compose
-from tiers import soak_but
+from soak_cases import soak_except
+
+pytestmark = pytest.mark.slow
 
 SECRET = Secret.from_hex("0b" * 32)
 RUNS = 2000
@@ -78,7 +80,7 @@ def test_the_honest_program_passes_both() -> None:
 
 @pytest.mark.parametrize(
     "bug",
-    soak_but([bug for bug in BY_REPLAY if bug is not planted.value_in_two_bins], BY_REPLAY),
+    soak_except([bug for bug in BY_REPLAY if bug is not planted.value_in_two_bins], BY_REPLAY),
     ids=lambda bug: bug.__name__,
 )
 def test_replay_catches(bug: Any) -> None:

@@ -23,7 +23,9 @@ from evercount.graphs import Components, DegreeHistogram, HighDegree, Matching, 
 from evercount.queries import PrefixQuery, register_encoder
 from evercount.queries.base import Query
 from evercount.words import Episodes, Substrings
-from tiers import soak_but
+from soak_cases import soak_except
+
+pytestmark = pytest.mark.slow
 
 SECRET = Secret.from_hex("07" * 32)
 T = 6
@@ -59,7 +61,7 @@ def audited(program: LibraryProgram, examples: int = 15) -> tuple[Any, Any]:
 
 @pytest.mark.parametrize(
     ("query", "adjacency", "unit"),
-    soak_but(
+    soak_except(
         [*((query, "add-remove", UNITS[0]) for query in LINEAR), (LINEAR[3], "replace", UNITS[1])],
         [
             (query, *side)
@@ -86,7 +88,7 @@ def test_worst_neighbours_spend_exactly_the_promise(
 
 @pytest.mark.parametrize(
     ("query", "adjacency"),
-    soak_but(
+    soak_except(
         [(STRUCTURED[0], "replace"), (STRUCTURED[2], "replace"), (STRUCTURED[5], "add-remove")],
         product(STRUCTURED, ["add-remove", "replace"]),
     ),
@@ -100,7 +102,7 @@ def test_structured_queries_keep_the_promise(query: Query, adjacency: Any) -> No
 
 
 @pytest.mark.parametrize(
-    "name", soak_but(["balanced", "unbounded", "binary-tree", "honaker-full"], FACTORIZATIONS)
+    "name", soak_except(["balanced", "unbounded", "binary-tree", "honaker-full"], FACTORIZATIONS)
 )
 def test_every_factorization_keeps_the_promise(name: str) -> None:
     horizon = None if name in ("unbounded", "anytime") else T
@@ -117,7 +119,7 @@ def test_every_factorization_keeps_the_promise(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("query", "name", "horizon", "adjacency", "unit"),
-    soak_but(
+    soak_except(
         [
             (Count(), "endless-bridge", None, "add-remove", UNITS[0]),
             (Histogram(3, max_keys_per_event=2), "pure-tree", T, "replace", UNITS[1]),

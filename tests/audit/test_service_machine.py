@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -19,7 +20,9 @@ from evercount.declarations.declaration import StreamDeclaration
 from evercount.service.access import Limits
 from evercount.service.runtime import Service
 from evercount.store import Store
-from serving import ADMIN, HEADERS, served
+from served_service import ADMIN, HEADERS, served
+
+pytestmark = pytest.mark.slow
 
 HORIZON = 8
 SECRET = Secret.from_hex("0f" * 32)

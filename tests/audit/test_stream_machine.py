@@ -30,7 +30,9 @@ from evercount.errors import (
 )
 from evercount.store import Batch, Store
 from evercount.store.open_stream import encode_events
-from stored import all_releases, close_and_read
+from store_reading import all_releases, close_and_read
+
+pytestmark = pytest.mark.slow
 
 HORIZON = 12
 SECRET = Secret.from_hex("0d" * 32)

@@ -13,6 +13,8 @@ from evercount import Secret
 from evercount.noise import ExactNoise
 from vectors import FOLDER, KEY, check_vectors, literature_vectors, write_vectors
 
+pytestmark = pytest.mark.slow
+
 
 def test_vectors_agree() -> None:
     assert check_vectors(FOLDER) == []

@@ -14,7 +14,8 @@ from evercount.bounds import endless_tails
 from evercount.bounds.endless_tails import NUMBERS, endless_chance, endless_radius
 from evercount.bounds.tails import simultaneous_radius
 from evercount.factorizations.laplace_choice import EndlessBridge
-from tiers import soak_but
+from soak_cases import soak_except
+from wrapped_functions import wrap
 
 
 @pytest.mark.parametrize(("epoch", "ticks"), [(0, 16), (1, 240), (2, 700)])
@@ -31,7 +32,7 @@ def test_the_total_and_the_rest_are_those_of_the_matrix(
     assert 0 <= weight.min() <= weight.max() <= 1
 
 
-@pytest.mark.parametrize("ticks", soak_but([16, 64], [16, 20, 64, 300]))
+@pytest.mark.parametrize("ticks", soak_except([16, 64], [16, 20, 64, 300]))
 def test_the_chance_is_not_below_the_simulated_one(ticks: int) -> None:
     """20,000 runs of continuous noise, for widths that fail often and seldom."""
     left, _ = EndlessBridge().dense(ticks)
@@ -61,19 +62,19 @@ def test_tails_of_the_rest_that_are_too_small_are_seen(monkeypatch: pytest.Monke
     largest = np.abs(left @ np.random.default_rng(3).laplace(size=(17, 20_000))).max(axis=0)
     h = float(np.quantile(largest, 0.95))
     honest = endless_chance(EndlessBridge(), 16, h)
-    tails = endless_tails._upper_tails
-    monkeypatch.setattr(endless_tails, "_upper_tails", lambda numbers: tails(numbers) / 4)
+    wrap(monkeypatch, endless_tails, "_upper_tails", lambda tails, numbers: tails(numbers) / 4)
     assert honest > 0.05 > endless_chance(EndlessBridge(), 16, h)
 
 
 def test_tails_of_equal_numbers_and_a_smaller_one() -> None:
     """The closed form is that of the characteristic function, or normal; rows of epochs have
     lighter tails."""
+    upper_tails = endless_tails._upper_tails
     for numbers in (1.0, 1.25, 2.75, 4.5, 7.5):
         scales = np.asarray(
             [*[1.0] * int(numbers), *([math.sqrt(numbers % 1)] if numbers % 1 else [])]
         )
-        table = endless_tails._upper_tails(numbers)
+        table = upper_tails(numbers)
         for x in (1.0, 2.5, 4.0, 6.0):
             two_sided = max(mixed_tail(scales, x), math.erfc(x / math.sqrt(2)))
             assert table[round(x / endless_tails.TABLE_STEP)] == pytest.approx(
@@ -86,9 +87,7 @@ def test_tails_of_equal_numbers_and_a_smaller_one() -> None:
             row = np.abs(left[tick - 1, 1:])
             row = row[row > 0]
             ratio = float((row**2).sum() / row.max() ** 2)
-            table = endless_tails._upper_tails(
-                float(NUMBERS[np.searchsorted(NUMBERS, ratio, side="right") - 1])
-            )
+            table = upper_tails(float(NUMBERS[np.searchsorted(NUMBERS, ratio, side="right") - 1]))
             for x in (0.5, 1.0, 1.5, 2.0, 3.0, 4.5):
                 assert (
                     mixed_tail(row, x) / 2

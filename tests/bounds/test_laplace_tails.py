@@ -29,8 +29,9 @@ from evercount.factorizations.laplace_bridge import UNITS, Bridge
 from evercount.factorizations.laplace_choice import pure_factorization
 from evercount.mechanisms.laplace_noise import build_pure
 from evercount.noise import Secret
-from many_streams import least_share, noise_of, published, smooth_stream
-from tiers import soak_but
+from independent_streams import least_share, noise_of, published, smooth_stream
+from product_internals import half_widths
+from soak_cases import soak_except
 
 
 def test_tails_in_closed_form() -> None:
@@ -141,7 +142,7 @@ def test_the_stated_intervals_of_a_narrow_pure_stream_hold() -> None:
         [np.zeros((1, streams)), published(stream.query, noise_of(stream, streams, 12))[..., 0]]
     )
     off = np.abs(noise[view.last] - noise[view.last - 3])
-    assert np.all(np.mean(off <= view._half_widths(0.95), axis=1) >= least_share(0.95, streams))
+    assert np.all(np.mean(off <= half_widths(view, 0.95), axis=1) >= least_share(0.95, streams))
     assert np.all(np.mean(off <= laplace_factor(0.05, 3) * view.std, axis=1) < 0.92)
 
 
@@ -180,7 +181,7 @@ PURE_TREES = ["bridge", "pure-tree", "pure-binary", "pure-hybrid", "endless-brid
 
 @pytest.mark.parametrize(
     ("name", "horizon"),
-    soak_but(
+    soak_except(
         [(name, 64) for name in PURE_TREES] + [("bridge", 1024)],
         [(name, horizon) for name in PURE_TREES for horizon in (64, 1024)],
     ),

@@ -20,7 +20,7 @@ from evercount.cli import app
 from evercount.cli.options import parse_parameters
 from evercount.errors import ParameterError
 from evercount.front_door.declare_stream import parse_horizon
-from loaded_program import COMMAND
+from preloaded_programs import COMMAND
 
 
 def evercount(*arguments):

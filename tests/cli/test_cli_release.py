@@ -30,8 +30,9 @@ from evercount.engine import stream as stream_module
 from evercount.examples import flu
 from evercount.files.source import library
 from evercount.mechanisms.exact.exact_noise import ExactStream
+from product_internals import noise_key, noise_parts, replace_parameters
+from soak_cases import soak_except
 from state_reading import read_state, running_sums, stream_of
-from tiers import soak_but
 
 pytest.importorskip("duckdb")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -95,17 +96,15 @@ def rows(name: str = "out.csv") -> list[dict[str, Any]]:
 def same_noise(name: str = "out.csv.state") -> Stream:
     """A new stream with the key of a state: what the engine says about the same counts."""
     made = stream_of(name)
-    assert made._parameters.noise.key is not None
+    assert noise_key(made) is not None
     noise = ExactStream(
         made.factorization,
         made.sigma / made.query.grid,
         made.query.cells,
-        made._parameters.noise.key,
+        noise_key(made),
     )
     stream = Stream(made.query, made.budget, made.horizon, replay=True)
-    stream._parameters = replace(
-        stream._parameters, noise=replace(made._parameters.noise, stream=noise)
-    )
+    replace_parameters(stream, noise=replace(noise_parts(made), stream=noise))
     return stream
 
 
@@ -138,7 +137,7 @@ def test_releases_are_the_engine_s_with_exact_noise(folder: Path, form: str) -> 
 
 @pytest.mark.parametrize(
     ("form", "late"),
-    soak_but(
+    soak_except(
         [("jsonl", "drop"), ("parquet", "next")],
         [("csv", "next"), ("jsonl", "drop"), ("parquet", "next")],
     ),
@@ -308,7 +307,7 @@ def test_sums(folder: Path) -> None:
 # what is a bad row: tests/files/test_count_rows.py
 @pytest.mark.parametrize(
     "line",
-    soak_but(
+    soak_except(
         ["not a row", "2025-10-06T01:00:00Z,atlantis,u,1"],
         ["not a row", "soon,east,u,1", "2025-10-06T01:00:00Z,atlantis,u,1", "2024-01-01,east,u,1"],
     ),

@@ -1,4 +1,4 @@
-"""The text rule at the door of `evercount release`: a key that breaks it is refused."""
+"""The text rule at the interface of `evercount release`: a key that breaks it is refused."""
 
 from __future__ import annotations
 

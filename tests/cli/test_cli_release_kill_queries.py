@@ -20,6 +20,8 @@ from evercount.queries import QUERIES, build_query
 from small_queries import SMALL
 
 pytest.importorskip("duckdb")
+
+pytestmark = pytest.mark.slow
 SCORES = [str(score) for score in range(11)]
 PARAMETERS: dict[str, dict[str, Any]] = {
     "rollup": {"paths": [[r, s] for r in flu.REGIONS for s in SCORES]},

@@ -21,8 +21,9 @@ from evercount.cli import app, client_commands  # noqa: E402
 from evercount.declarations.declaration import StreamDeclaration  # noqa: E402
 from evercount.service.runtime import Service  # noqa: E402
 from evercount.store import Store  # noqa: E402
-from loaded_program import COMMAND, Programs  # noqa: E402
-from serving import ADMIN, HandClock, served  # noqa: E402
+from preloaded_programs import COMMAND, Programs  # noqa: E402
+from product_internals import true_totals  # noqa: E402
+from served_service import ADMIN, HandClock, served  # noqa: E402
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-9}
 START = 1_767_225_600.0
@@ -59,7 +60,7 @@ def close(url: str, stream: str = "flu") -> None:
 def open_totals(service: Service, stream: str) -> list[int]:
     """The raw sums of the open tick, which only tests look at."""
     live = service.store.streams[stream]
-    return [int(total) for total in live.stream._state.totals]
+    return [int(total) for total in true_totals(live.stream)]
 
 
 def test_streams(service: tuple[Service, str]) -> None:

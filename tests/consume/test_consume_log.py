@@ -27,8 +27,8 @@ from evercount.noise import Secret
 from evercount.store import Store
 from evercount.store.accept_totals import CountedBatch
 from log_servers import KafkaMock, manage, publish
-from stored import all_releases
-from tiers import soak_but
+from soak_cases import soak_except
+from store_reading import all_releases
 
 SECRET = Secret.from_hex("5d" * 32)
 HOUR = 3600 * 10**6
@@ -162,7 +162,7 @@ def test_every_message_counts_once_and_garbage_is_set_aside(log: Log, tmp_path: 
     assert (tmp_path / "streams.toml").read_text() == "[[stream]]\n"
 
 
-@pytest.mark.parametrize("log", soak_but(["nats"], LOGS), indirect=True)
+@pytest.mark.parametrize("log", soak_except(["nats"], LOGS), indirect=True)
 def test_a_crash_before_the_commit_counts_nothing_and_after_it_once(
     log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,7 +186,7 @@ def test_a_crash_before_the_commit_counts_nothing_and_after_it_once(
     assert log.released() == expected([5, 1])
 
 
-@pytest.mark.parametrize("log", soak_but(["nats"], LOGS), indirect=True)
+@pytest.mark.parametrize("log", soak_except(["nats"], LOGS), indirect=True)
 def test_prometheus_sees_the_lag_go_up_with_unread_messages_and_back_to_0(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,7 +214,8 @@ def test_prometheus_sees_the_lag_go_up_with_unread_messages_and_back_to_0(
     monkeypatch.setattr(metrics, "progress", progress)
     log.publish([event(0, "a")] * 9 + [b"poison"])
     with log.opened() as consumer:
-        assert not source_commands._round([consumer], 0, metrics)
+        read_round = source_commands._round
+        assert not read_round([consumer], 0, metrics)
         assert lags[0] == 10
         assert lags[-1] == 0
         assert lags == sorted(lags, reverse=True)
@@ -227,10 +228,10 @@ def test_prometheus_sees_the_lag_go_up_with_unread_messages_and_back_to_0(
         )
         assert (seen["lag_messages"], seen["lost_messages"]) == (0, 0)
         lags.clear()
-        source_commands._round([consumer], 0, metrics)
+        read_round([consumer], 0, metrics)
         assert lags == [0]
         log.publish([event(1, "b")] * 6)
-        source_commands._round([consumer], 0, metrics)
+        read_round([consumer], 0, metrics)
         assert (max(lags), lags[-1], scrape()["messages_total"]) == (6, 0, 16)
 
 
@@ -258,7 +259,7 @@ def set_aside(file: Path) -> list[tuple[str, str]]:
     return [(line["stream"], line["message"]) for line in lines]
 
 
-@pytest.mark.parametrize("log", soak_but(["nats"], LOGS), indirect=True)
+@pytest.mark.parametrize("log", soak_except(["nats"], LOGS), indirect=True)
 def test_one_log_feeds_two_streams_and_each_counts_every_message_once(
     log: Log, tmp_path: Path
 ) -> None:
@@ -279,7 +280,7 @@ def test_one_log_feeds_two_streams_and_each_counts_every_message_once(
     assert set_aside(aside) == [("sizes", huge), ("visits", other)]
 
 
-@pytest.mark.parametrize("log", soak_but(["nats"], LOGS), indirect=True)
+@pytest.mark.parametrize("log", soak_except(["nats"], LOGS), indirect=True)
 def test_the_command_of_the_guide_feeds_all_streams_of_a_file(log: Log, tmp_path: Path) -> None:
     with closing(Store(tmp_path / "store.db")) as store:
         for declaration in (REGIONS, SIZES):
@@ -312,7 +313,7 @@ def test_the_command_of_the_guide_feeds_all_streams_of_a_file(log: Log, tmp_path
     assert set_aside(tmp_path / "bad.jsonl") == [("visits", "neither"), ("sizes", "neither")]
 
 
-@pytest.mark.parametrize("log", soak_but(["nats"], LOGS), indirect=True)
+@pytest.mark.parametrize("log", soak_except(["nats"], LOGS), indirect=True)
 def test_another_log_is_refused_unless_it_is_said_to_be_new(
     log: Log, nats_address: str, tmp_path: Path
 ) -> None:
@@ -345,7 +346,7 @@ def test_a_stream_that_was_made_again_and_deleted_messages_are_noticed(
     assert log.released() == expected([24, 0])
 
 
-@pytest.mark.parametrize("log", soak_but(["nats"], LOGS), indirect=True)
+@pytest.mark.parametrize("log", soak_except(["nats"], LOGS), indirect=True)
 def test_producers_that_change_the_schema_stop_the_consumer(log: Log) -> None:
     log.publish([event(0, "a"), *[b'{"ts": "2026-01-01T00:30:00Z", "area": "a"}'] * LEAST_JUDGED])
     with pytest.raises(InputError, match="changed what they send"):
@@ -355,7 +356,7 @@ def test_producers_that_change_the_schema_stop_the_consumer(log: Log) -> None:
     store.close()
 
 
-@pytest.mark.parametrize("log", soak_but(["nats"], LOGS), indirect=True)
+@pytest.mark.parametrize("log", soak_except(["nats"], LOGS), indirect=True)
 def test_caps_of_persons_hold_in_the_order_of_the_log(log: Log) -> None:
     user = {"epsilon": 1.0, "delta": 1e-6, "unit": "user", "max_events": 2, "period": 1}
     columns = {"time": "ts", "key": "region", "user": "who"}

@@ -21,7 +21,7 @@ from evercount.files.release_job import Job
 from evercount.files.release_run import release_file
 from evercount.queries.base import Query
 from evercount.store import Batch, Store
-from stored import all_releases
+from store_reading import all_releases
 
 FOLDER = Path(__file__).parents[1] / "fixtures" / "1.0"
 SECRET = Secret.from_hex("10" * 32)

@@ -16,7 +16,7 @@ from evercount.declarations.view_names import stack_rows
 from evercount.files.release_job import Job
 from evercount.files.release_run import release_file
 from evercount.noise import Secret
-from tiers import soak_but
+from soak_cases import soak_except
 
 SECRET = Secret.from_hex("4f" * 32)
 JOINS = 7
@@ -52,7 +52,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], list[Any], dict[str, Any]
 # how keys of each query join a store: tests/store/test_store_join_keys.py
 @pytest.mark.parametrize(
     ("name", "db"),
-    soak_but(
+    soak_except(
         [("rollup", False), ("active-users", False), ("histogram", True)],
         product(CASES, [False, True]),
     ),

@@ -1,5 +1,5 @@
 """Rows that come late, caps of users and restarts in the middle: every query of unlisted keys,
-trees, people and quantiles counts the same rows at every door, and one run has one truth."""
+trees, people and quantiles counts the same rows at every interface, and one run has one truth."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from evercount.files.release_run import release_file
 from evercount.noise import Secret
 from evercount.service.read_events import read_batch
 from evercount.store import Accepted, Store
-from tiers import soak_but
+from soak_cases import soak_except
 
 pytest.importorskip("duckdb")
 
@@ -182,7 +182,7 @@ def event_of(one: Case, row: dict[str, Any]) -> dict[str, Any]:
     return event
 
 
-DOORS = {"files": by_files, "service": by_service}
+INTERFACES = {"files": by_files, "service": by_service}
 
 
 DROPPED = ("rollup", "quantiles of users", "distinct users", "discovered keys of users")
@@ -196,21 +196,21 @@ def expected_of(name: str, rule: str) -> tuple[Case, list[Delivery], Tables]:
     return one, deliveries, by_library(one, as_counted(one, deliveries), secret_of(name))
 
 
-# rows of the other subjects take the way of one of these: each has one door here, and both in
+# rows of the other subjects take the way of one of these: each has one interface here, and both in
 # `make soak`
 @pytest.mark.parametrize(
-    ("name", "rule", "door"),
-    soak_but(
-        [(name, "next", list(DOORS)[number % 2]) for number, name in enumerate(SUBJECTS)]
+    ("name", "rule", "interface"),
+    soak_except(
+        [(name, "next", list(INTERFACES)[number % 2]) for number, name in enumerate(SUBJECTS)]
         + [("rollup", "drop", "files"), ("distinct users", "drop", "service")],
-        [*product(SUBJECTS, ("next",), DOORS), *product(DROPPED, ("drop",), DOORS)],
+        [*product(SUBJECTS, ("next",), INTERFACES), *product(DROPPED, ("drop",), INTERFACES)],
     ),
 )
 def test_late_rows_count_by_the_declared_rule(
-    name: str, rule: str, door: str, tmp_path: Path
+    name: str, rule: str, interface: str, tmp_path: Path
 ) -> None:
     one, deliveries, expected = expected_of(name, rule)
-    found = DOORS[door](one, deliveries, secret_of(name), tmp_path)
+    found = INTERFACES[interface](one, deliveries, secret_of(name), tmp_path)
     if one.declaration.query.discovery is not None:
         assert len({row[2] for row in found}) > one.declaration.query.outputs, (
             "some key became public"

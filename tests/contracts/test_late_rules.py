@@ -1,4 +1,4 @@
-"""`wait` and `late = "revise"` at every door: files, service, and what Spark and logs hand over
+"""`wait` and `late = "revise"` at every interface: files, service, and what Spark and logs hand on
 publish one table."""
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from evercount.store.accept_totals import CountedBatch
 from evercount.store.reader import Reading
 from evercount.store.schema import users
 from evercount.store.writer import WatchedStore
-from loaded_program import Programs
-from stored import all_releases, close_and_read
-from tiers import soak_but
+from preloaded_programs import Programs
+from soak_cases import soak_except
+from store_reading import all_releases, close_and_read
 
 pytest.importorskip("duckdb")
 SECRET, HOUR, KEYS = Secret.from_hex(ROOT_SECRET), UNITS["h"], ["n", "s"]
@@ -56,7 +56,7 @@ def declared(**changes: Any) -> StreamDeclaration:
     return StreamDeclaration.from_dict(TABLE | changes)
 
 
-DOORS_RULES = {
+INTERFACE_RULES = {
     "drop": declared(),
     "next": declared(late="next"),
     "revise": declared(late="revise", revise_for=LAGS - 1, views=["per-tick", "last-3"]),
@@ -80,7 +80,7 @@ DOORS_RULES = {
         columns={"time": "t", "key": "k", "user": "w"},
     ),
 }
-BEGIN = DOORS_RULES["drop"].schedule.begin
+BEGIN = INTERFACE_RULES["drop"].schedule.begin
 
 
 def arrivals() -> list[Arrival]:
@@ -268,7 +268,7 @@ def by_totals(one: StreamDeclaration, folder: Path) -> list[tuple[Any, ...]]:
     return found
 
 
-DOORS = {
+INTERFACES = {
     "files": by_files,
     "files and store": by_files_and_store,
     "service": by_service,
@@ -287,23 +287,25 @@ EACH_WAY = [
     ("revise", "totals"),
     ("revised persons", "totals"),
 ]
-"""Every rule, every door and every noise: which tick a row counts in does not depend on where the
+"""Every rule, interface and noise: which tick a row counts in does not depend on where the
 state is."""
 
 
 @pytest.mark.parametrize(
-    ("rule", "door"),
-    soak_but(EACH_WAY, product(DOORS_RULES, DOORS)),
+    ("rule", "interface"),
+    soak_except(EACH_WAY, product(INTERFACE_RULES, INTERFACES)),
 )
-def test_every_door_publishes_the_same_table(rule: str, door: str, tmp_path: Path) -> None:
-    one = DOORS_RULES[rule]
-    if (rule, door) == ("revised persons", "totals"):
+def test_every_interface_publishes_the_same_table(
+    rule: str, interface: str, tmp_path: Path
+) -> None:
+    one = INTERFACE_RULES[rule]
+    if (rule, interface) == ("revised persons", "totals"):
         from evercount.consume.consume_log import check_declaration
 
         with pytest.raises(ParameterError, match="how late it came"):
             check_declaration(one)
         return
-    assert DOORS[door](one, tmp_path) == expected(one)
+    assert INTERFACES[interface](one, tmp_path) == expected(one)
 
 
 @pytest.mark.slow
@@ -312,7 +314,7 @@ def test_spark_revises_as_the_others_do(spark: Any, tmp_path: Path) -> None:
     from evercount.spark import release_stream
 
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    one = DOORS_RULES["revise"]
+    one = INTERFACE_RULES["revise"]
     (tmp_path / "in").mkdir()
     store = Store(tmp_path / "store.db")
     store.declare(one, BEGIN / 1e6, SECRET)
@@ -340,7 +342,7 @@ PROGRAM = """
     sys.path.insert(0, sys.argv[1])
     from test_late_rules import *
 
-    one = DOORS_RULES["revise"]
+    one = INTERFACE_RULES["revise"]
     store = Store(Path(sys.argv[2]))
     store.declare(one, BEGIN / 1e6, SECRET)
     for number, (came, time, key) in enumerate(arrivals()):
@@ -355,7 +357,7 @@ PROGRAM = """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("most", soak_but([3], [3, 10]))
+@pytest.mark.parametrize("most", soak_except([3], [3, 10]))
 def test_a_killed_writer_releases_the_same_revisions(
     tmp_path: Path, most: int, programs: Programs
 ) -> None:
@@ -374,7 +376,7 @@ def test_a_killed_writer_releases_the_same_revisions(
                 break
         assert process.wait() in (0, -signal.SIGKILL)
     assert kills == most or (kills >= 3 and done == len(arrivals()))
-    one, store = DOORS_RULES["revise"], Store(tmp_path / "store.db")
+    one, store = INTERFACE_RULES["revise"], Store(tmp_path / "store.db")
     close_due(store, BEGIN + 100 * HOUR)
     assert store.verify(store.head) == []
     assert shown(one, store) == expected(one)
@@ -385,7 +387,7 @@ def test_the_rules_differ() -> None:
     """The comparison can fail."""
     sums = {
         rule: [[len(part) for part in tick] for tick in counted(one)]
-        for rule, one in DOORS_RULES.items()
+        for rule, one in INTERFACE_RULES.items()
     }
     assert sums["drop"] != sums["next"] != sums["revise"]
     assert sum(map(sum, sums["drop"])) < sum(map(sum, sums["revise"])) < sum(map(sum, sums["next"]))
@@ -422,7 +424,7 @@ def test_rules_change_for_events_to_come(tmp_path: Path) -> None:
 def test_a_revised_stream_has_no_shards_and_no_persons_over_several_days(tmp_path: Path) -> None:
     store = Store(tmp_path / "store.db")
     with pytest.raises(ParameterError, match="cannot be cut"):
-        store.declare(replace(DOORS_RULES["revise"], name="y"), BEGIN / 1e6, shards=2)
+        store.declare(replace(INTERFACE_RULES["revise"], name="y"), BEGIN / 1e6, shards=2)
     store.close()
     with pytest.raises(ParameterError, match="on one day"):
         declared(

@@ -1,4 +1,4 @@
-"""One declaration, one secret, the same events: every door publishes the same table, bit for
+"""One declaration, one secret, the same events: every interface publishes the same table, bit for
 bit."""
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from evercount.privacy import Enforced, guarantee_text
 from evercount.service.read_events import read_batch
 from evercount.service.views import ViewRequest, read_view
 from evercount.store import Accepted, Store
-from stored import all_releases
-from tiers import soak_but
+from soak_cases import soak_except
+from store_reading import all_releases
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -406,11 +406,11 @@ def secret_of(name: str) -> Secret:
     return Secret.from_hex("5a" * 32).derive(f"{name}")
 
 
-# -- the doors -------------------------------------------------------------------------------------
+# -- the interfaces --------------------------------------------------------------------------------
 
 
 def check_said(one: Case, said: str) -> None:
-    """Doors cap users themselves, so none of them speaks of a promise of its caller."""
+    """Interfaces cap users themselves, so none of them speaks of a promise of its caller."""
     budget, query = settle(one.declaration).budget, one.declaration.query
     enforced: Enforced = "query" if query.people is not None else "evercount"
     assert said == guarantee_text(budget, enforced, one.declaration.tick).sentence
@@ -506,7 +506,7 @@ def rows_of(table: ReleaseTable) -> Rows:
 def by_file(
     form: str, pieces: int = 2
 ) -> Callable[[Case, list[dict[str, Any]], Secret, Path], Tables]:
-    """The file door, in several runs."""
+    """The file interface, in several runs."""
 
     def run(one: Case, rows: list[dict[str, Any]], secret: Secret, folder: Path) -> Tables:
         schedule = one.declaration.schedule
@@ -680,7 +680,7 @@ def by_release_db(
     return tables
 
 
-DOORS = {
+INTERFACES = {
     "release into a store": by_release_db,
     "csv": by_file("csv"),
     "jsonl": by_file("jsonl"),
@@ -698,7 +698,7 @@ def by_spark_stream(
     folder: Path,
     shards: int | None = None,
 ) -> Tables:
-    """Spark's streaming door: files in an order that is not that of time, in two rounds."""
+    """Spark's streaming interface: files in an order that is not that of time, in two rounds."""
     (folder / "in").mkdir()
     for number, (part, closed) in enumerate(two_rounds(one, rows)):
         # two micro-batches: a user's events of one tick come in both
@@ -761,7 +761,7 @@ def in_store(one: Case, folder: Path) -> Tables:
 def by_spark_batch(
     spark: Any, one: Case, rows: list[dict[str, Any]], folder: Path, shards: int
 ) -> Rows:
-    """Spark's batch door."""
+    """Spark's batch interface."""
     from evercount.spark import release_batch
 
     declaration, schedule = one.declaration, one.declaration.schedule
@@ -837,7 +837,7 @@ OF_A_LOG = ["rollup", "users in a declared order", "discovered keys"]
 OF_SPARK = ["rollup", "average per event", "users in a declared order"]
 """Levels, values, and users with listed cells: after that a store closes the ticks, as for the
 service. Persons and keys of the day:
-`test_keys_that_nobody_listed_and_persons_are_alike_in_every_door`."""
+`test_keys_that_nobody_listed_and_persons_are_alike_in_every_interface`."""
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED_BY_SPARK))
@@ -850,7 +850,7 @@ def test_spark_refuses_what_it_would_count_wrongly(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", soak_but(OF_A_LOG, LOG_CASES))
+@pytest.mark.parametrize("name", soak_except(OF_A_LOG, LOG_CASES))
 def test_a_log_publishes_the_same_table(
     name: str, nats_address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -865,7 +865,7 @@ def test_a_log_publishes_the_same_table(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", soak_but(OF_SPARK, SPARK_CASES))
+@pytest.mark.parametrize("name", soak_except(OF_SPARK, SPARK_CASES))
 def test_spark_publishes_the_same_table(name: str, spark: Any, tmp_path: Path) -> None:
     one = CASES[name]
     rows = events_of(one)
@@ -878,7 +878,7 @@ def test_spark_publishes_the_same_table(name: str, spark: Any, tmp_path: Path) -
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
-    soak_but(
+    soak_except(
         ["all caps of persons"],
         [
             "histogram",
@@ -905,12 +905,12 @@ def test_a_batch_of_spark_publishes_the_same_table(name: str, spark: Any, tmp_pa
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
-    soak_but(
+    soak_except(
         ["keys of the day of person-days"],
         [*NAMED, "person-days"],
     ),
 )
-def test_keys_that_nobody_listed_and_persons_are_alike_in_every_door(
+def test_keys_that_nobody_listed_and_persons_are_alike_in_every_interface(
     name: str, spark: Any, nats_address: str, tmp_path: Path
 ) -> None:
     one = (NAMED | PERSONS)[name]
@@ -1025,13 +1025,13 @@ READ_BACK = [
     "pure",
 ]
 """What a state alone keeps of them is more than running sums."""
-EVERY_DOOR = [
-    (name, door)
+EVERY_INTERFACE = [
+    (name, interface)
     for name in CASES
-    for door in DOORS
-    if door in ("csv", "sqlite")
-    or name in (INTO_STORES if door == "release into a store" else BY_TYPE)
-    or (door == "frame" and name in READ_BACK)
+    for interface in INTERFACES
+    if interface in ("csv", "sqlite")
+    or name in (INTO_STORES if interface == "release into a store" else BY_TYPE)
+    or (interface == "frame" and name in READ_BACK)
 ]
 OF_CSV = [
     "histogram",
@@ -1109,20 +1109,25 @@ def test_what_ci_leaves_out_is_seen_in_another_case() -> None:
 
 @pytest.mark.filterwarnings("ignore:ticks of 500ms are very short")
 @pytest.mark.parametrize(
-    ("name", "door"),
-    soak_but([(name, door) for door, names in KEPT_CASES.items() for name in names], EVERY_DOOR),
+    ("name", "interface"),
+    soak_except(
+        [(name, interface) for interface, names in KEPT_CASES.items() for name in names],
+        EVERY_INTERFACE,
+    ),
 )
-def test_every_door_publishes_the_same_table(name: str, door: str, tmp_path: Path) -> None:
+def test_every_interface_publishes_the_same_table(
+    name: str, interface: str, tmp_path: Path
+) -> None:
     one = CASES[name]
     rows, expected = expected_of(name)
-    found = DOORS[door](one, rows, secret_of(name), tmp_path)
+    found = INTERFACES[interface](one, rows, secret_of(name), tmp_path)
     check_size(one, expected)
     assert found == expected
 
 
 @cache
 def expected_of(name: str) -> tuple[list[dict[str, Any]], Tables]:
-    """The events of a case and what the library publishes of them, once for all doors."""
+    """The events of a case and what the library publishes of them, once for all interfaces."""
     one = CASES[name]
     rows = events_of(one)
     return rows, by_library(one, rows, secret_of(name))
@@ -1171,7 +1176,7 @@ def test_what_is_shown_by_default() -> None:
     assert StreamDeclaration.from_dict({**by_hand, "views": ["per-tick"]}).main_view == "per-tick"
 
 
-@pytest.mark.parametrize("name", soak_but(["all caps of persons"], PERSONS))
+@pytest.mark.parametrize("name", soak_except(["all caps of persons"], PERSONS))
 def test_service_and_files_count_persons_in_periods_as_the_library_does(
     name: str, tmp_path: Path
 ) -> None:
@@ -1187,20 +1192,20 @@ def test_service_and_files_count_persons_in_periods_as_the_library_does(
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:ticks of 500ms are very short")
 @pytest.mark.parametrize(
-    ("name", "door"),
-    soak_but(
+    ("name", "interface"),
+    soak_except(
         [(name, by_service) for name in ("rollup", "users in a declared order", "half seconds")]
         + [("discovered keys of users", by_release_db)],
         itertools.product(EVERY_FORM, [by_service, by_release_db]),
     ),
 )
 def test_postgresql_publishes_the_same_table(
-    name: str, door: Any, tmp_path: Path, postgres: Any
+    name: str, interface: Any, tmp_path: Path, postgres: Any
 ) -> None:
     one = CASES[name]
     rows, secret = events_of(one, 60), secret_of(name)
     expected = by_library(one, rows, secret)
-    assert door(one, rows, secret, tmp_path, postgres.fresh()) == expected
+    assert interface(one, rows, secret, tmp_path, postgres.fresh()) == expected
 
 
 def test_a_table_of_other_events_differs(tmp_path: Path) -> None:
@@ -1215,9 +1220,9 @@ def test_a_table_of_other_events_differs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["csv", "jsonl", "parquet"])
-def test_an_empty_user_is_nobody_in_every_door(form: str, tmp_path: Path) -> None:
-    """In a file it is a bad row, at the other doors it is refused. Spark:
-    tests/spark/test_count_events.py::test_users_are_capped_as_in_the_file_door."""
+def test_an_empty_user_is_nobody_in_every_interface(form: str, tmp_path: Path) -> None:
+    """In a file it is a bad row, at the other interfaces it is refused. Spark:
+    tests/spark/test_count_events.py::test_users_are_capped_as_in_the_file_interface."""
     one = CASES["users"]
     declaration, rows, secret = one.declaration, events_of(one), secret_of("nobody")
     (tmp_path / "plain").mkdir()

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from evercount import release
-from serving import HEADERS, served
+from served_service import HEADERS, served
 
 pytest.importorskip("duckdb")
 

@@ -22,7 +22,6 @@ import evercount
 from evercount import Budget, Count, Histogram, Ledger, Secret, Stream
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.fields import Columns
-from evercount.engine.stream_facts import identify
 from evercount.errors import ParameterError
 from evercount.factorizations import factorization
 from evercount.mechanisms.noise_stream import declaration_fingerprint
@@ -35,6 +34,7 @@ from evercount.queries import (
     Query,
     register_encoder,
 )
+from product_internals import noise_key
 
 SECRET = Secret.from_hex("7d" * 32)
 
@@ -42,7 +42,7 @@ Change = dict[str, Any]
 
 
 def key_of(stream: Stream) -> str:
-    return stream._parameters.noise.key.hex()
+    return noise_key(stream).hex()
 
 
 # -- the fields of a declaration -------------------------------------------------------------------
@@ -199,14 +199,19 @@ def test_every_field_of_a_budget_is_in_the_key() -> None:
     for name, value in BUDGETS.items():
         without = {"period_ticks": None} if name == "period" else {}
         budgets.append(Budget(**{**declared, **without, name: value}))
-    keys = {key_of(Stream(Count(), budget, 100, secret=SECRET, replay=True)) for budget in budgets}
+    keys = {
+        key_of(Stream(Count(), budget, 100, "balanced", secret=SECRET, replay=True))
+        for budget in budgets
+    }
     assert len(keys) == len(budgets)
     weeks = [
         Budget(0.5, 1e-6, unit="user", max_per_tick=1, period="1w", period_ticks=ticks)
         for ticks in (168, 169)
     ]
     of_weeks = {
-        key_of(Stream(Count(), week, 400, secret=SECRET, replay=True, period_of=one_period))
+        key_of(
+            Stream(Count(), week, 400, "balanced", secret=SECRET, replay=True, period_of=one_period)
+        )
         for week in weeks
     }
     assert len(of_weeks) == len(weeks)
@@ -545,9 +550,6 @@ def test_a_ledger_tells_streams_apart_as_their_noise_does() -> None:
     other = StreamDeclaration.from_dict(
         {**PERSONS, "columns": {**PERSONS["columns"], "key": "district"}}
     )
-    prints = [
-        identify(one.build(secret=SECRET, replay=True), one.noise_secret(SECRET))
-        for one in (week, other, week)
-    ]
+    prints = [one.build(secret=SECRET, replay=True).identity for one in (week, other, week)]
     assert prints[0] == prints[2] != prints[1]
     assert DistinctUsers().identity() == ["distinct-users", DistinctUsers().parameters()]

@@ -18,6 +18,7 @@ from evercount.declarations.schedule import (
     parse_time,
 )
 from evercount.errors import ParameterError
+from wrapped_functions import wrap
 
 HOUR, DAY = UNITS["h"], UNITS["d"]
 ZONES = [
@@ -178,11 +179,16 @@ def test_a_tick_looks_up_the_years_that_it_needs(
 ) -> None:
     """Whatever was asked before: the changes that are known are the first ones of a century."""
     looked_up: list[int] = []
-    offset = schedule._offset
     clock = Schedule.of("1d", "2026-01-05T00:00", zone)
     century = tuple(clock.pieces())
-    monkeypatch.setattr(schedule, "_offset", lambda tz, at: looked_up.append(at) or offset(tz, at))
-    schedule._pieces.cache_clear()
+    wrap(
+        monkeypatch,
+        schedule,
+        "_offset",
+        lambda offset, tz, at: looked_up.append(at) or offset(tz, at),
+    )
+    pieces = schedule._pieces
+    pieces.cache_clear()
     for years in (0, 1, 5, 40):
         moment = clock.begin + years * 365 * DAY + HOUR
         tick = clock.tick_of(moment)
@@ -191,4 +197,4 @@ def test_a_tick_looks_up_the_years_that_it_needs(
         known = clock.pieces(moment)
         assert tuple(known) == century[: len(known)]
         looked_up.clear()
-        schedule._pieces.cache_clear()
+        pieces.cache_clear()

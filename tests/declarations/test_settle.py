@@ -25,6 +25,7 @@ from evercount.service.routes import read_declaration
 from evercount.service.runtime import Service
 from evercount.store import Store
 from evercount.store.writer import WatchedStore
+from product_internals import CHOICES, forget_fitted_noise
 
 DAY = 86_400
 START = 1_767_225_600  # 2026-01-01 in UTC
@@ -61,8 +62,7 @@ class Fits:
 
     def since(self) -> list[str]:
         calls, self.calls = self.calls, []
-        for cache in (noise_choice._least_error, noise_choice.candidates, build._fitted):
-            getattr(cache, "cache_clear", lambda: None)()
+        forget_fitted_noise()
         return calls
 
 
@@ -73,7 +73,7 @@ def fits(monkeypatch: pytest.MonkeyPatch) -> Fits:
         monkeypatch.setattr(fit_blend, steps, 2)
     fits = Fits()
     fits.since()
-    chosen = noise_choice._least_error.__wrapped__
+    chosen = CHOICES.__wrapped__
     monkeypatch.setattr(noise_choice, "_least_error", fits.counted("choice", chosen))
     monkeypatch.setattr(build, "_fitted", fits.counted("blend", fit_blend.fit_blend))
     monkeypatch.setattr(build, "fit_terrace", fits.counted("terrace", build.fit_terrace))

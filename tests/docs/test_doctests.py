@@ -14,7 +14,7 @@ import pytest
 
 import evercount
 from evercount.errors import MissingExtra
-from tiers import soak_but
+from soak_cases import soak_except
 
 NOT_IMPORTED = {"evercount.__main__": "it runs the command line"}
 ROOT = Path(evercount.__file__).parent
@@ -61,7 +61,7 @@ WITH_EXAMPLES = [name for name, text in TEXTS.items() if ">>>" in text]
 
 
 @pytest.mark.parametrize(
-    "name", soak_but([name for name in WITH_EXAMPLES if name != FLIGHTS], WITH_EXAMPLES)
+    "name", soak_except([name for name in WITH_EXAMPLES if name != FLIGHTS], WITH_EXAMPLES)
 )
 def test_examples_in_docstrings_run(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tiers import soak_but
+from soak_cases import soak_except
+
+pytestmark = pytest.mark.slow
 
 FOLDER = Path(__file__).parents[2] / "examples"
 YEAR = FOLDER / "publishers_year.py"
@@ -22,7 +24,7 @@ EXAMPLES = sorted(set(FOLDER.glob("*.py")) - {YEAR})
     "script",
     # docs/howto/own-factorization.md has the statements of the one that CI leaves out, and they run
     # with the page
-    soak_but([script for script in EXAMPLES if script.stem != "own_mechanism"], EXAMPLES),
+    soak_except([script for script in EXAMPLES if script.stem != "own_mechanism"], EXAMPLES),
     ids=lambda script: script.stem,
 )
 def test_example_runs_and_draws(script, tmp_path):

@@ -22,7 +22,7 @@ import pytest
 
 from evercount.examples import flights
 from evercount.examples.flights import Flight
-from tiers import soak_but
+from soak_cases import soak_except
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
@@ -66,14 +66,14 @@ SHOWN = {
     ("docs/audit.md", "evercount audit mechanism count --all"): "some minutes",
     ("docs/audit.md", "python tools/audit_table.py"): "ten minutes and more: 1,736 combinations",
     ("docs/audit.md", 'evercount audit replay histogram -p keys=\'["a","b"]\' --interface spark'): (
-        "Java, and minutes; tests/audit/test_replay_doors.py replays this door"
+        "Java, and minutes; tests/audit/test_replay_interfaces.py replays this interface"
     ),
     ("docs/howto/cron.md", "5 * * * *"): "a line for another program; its command runs above it",
     ("docs/howto/postgresql.md", "pip install"): "it needs a package registry",
     (
         "docs/howto/postgresql.md",
         "createdb",
-    ): "it needs the reader's database; tests/serving.py does it for the next line",
+    ): "it needs the reader's database; tests/postgres_cluster.py does it for the next line",
     ("docs/howto/lake.md", "pip install"): "it needs a package registry",
     ("docs/howto/lake.md", "evercount"): "tests/files/test_lake_table.py runs both commands",
     ("docs/howto/log.md", "pip install"): "it needs a package registry",
@@ -327,10 +327,10 @@ def test_wrong_output_is_caught() -> None:
 
 
 @pytest.fixture
-def a_shell(loaded_command: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def a_shell(preloaded_command: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An empty folder, a narrow terminal, and programs that start at once."""
     monkeypatch.chdir(tmp_path)
-    programs = (str(loaded_command), str(Path(sys.executable).parent), os.environ["PATH"])
+    programs = (str(preloaded_command), str(Path(sys.executable).parent), os.environ["PATH"])
     monkeypatch.setenv("PATH", os.pathsep.join(programs))
     monkeypatch.setenv("COLUMNS", "80")
 
@@ -411,7 +411,7 @@ def servers() -> list[str]:
 @pytest.mark.slow
 @pytest.mark.usefixtures("a_shell")
 @pytest.mark.parametrize(
-    "line", soak_but([line for line in servers() if line != DEMONSTRATION], servers())
+    "line", soak_except([line for line in servers() if line != DEMONSTRATION], servers())
 )
 def test_servers_that_are_shown_start(
     line: str, tmp_path: Path, request: pytest.FixtureRequest

@@ -23,6 +23,7 @@ from evercount.engine import take_views
 from evercount.errors import InputError, ParameterError
 from evercount.queries import Query
 from neighbouring_streams import all_neighbours, worst_pair
+from product_internals import error_model, limits
 
 SECRET = Secret.from_hex("3d" * 32)
 GAUSSIAN, PURE = Budget(1.0, 1e-6), Budget(1.0, 0.0)
@@ -115,7 +116,7 @@ def test_errors_of_joined_cells_are_exact(name: str) -> None:
         stream, published, outputs = grown(name, secret=SECRET.derive(f"x{number}"))
         releases = stream.read_back(published)
         running = np.abs(published - truth) / releases.stds
-        low, high = releases._limits(0.95)
+        low, high = limits(releases, 0.95)
         view = releases.last(15)
         spans = np.concatenate([truth[14:15], truth[15:] - truth[:-15]])
         parts = take_views.spans(releases, "parts", view.first - 1, view.last, totals=True)
@@ -221,7 +222,7 @@ def test_running_totals_have_the_intervals_of_their_view(budget: Budget, name: s
     stream = Stream(Histogram(["a"]), budget, 50, name, secret=SECRET, replay=True)
     stream.run([["a"]] * 9)
     stream.add_keys(["b"])
-    errors = stream._errors
+    errors = error_model(stream)
     view = errors.span_errors(np.asarray([0]), np.asarray([29]), errors.parts)
     assert np.allclose(errors.errors([29])[1:], [view.spread, view.slack + view.step])
 

@@ -16,6 +16,7 @@ from evercount.engine.carried_totals import CarriedTotals, check_carries
 from evercount.engine.release_table import ReleaseTable
 from evercount.errors import ParameterError
 from evercount.queries import EXAMPLE_PARAMETERS, QUERIES, build_query
+from product_internals import error_model
 
 CELLS, TICKS, LEVEL = 3000, 6, 0.9
 LAWS: dict[str, dict[str, Any]] = {
@@ -43,7 +44,7 @@ def chain(
     for number, law in enumerate(laws):
         if streams:
             old = streams[-1]
-            carried = CarriedTotals.after(old._errors, old.tick, rows[-1][-1], number, carried)
+            carried = CarriedTotals.after(error_model(old), old.tick, rows[-1][-1], number, carried)
         streams.append(
             Stream(query, horizon=TICKS, secret=Secret.from_hex(f"{number + 7:064x}"), **LAWS[law])
         )
@@ -52,7 +53,7 @@ def chain(
 
 
 def shown(stream: Stream[Any], rows: FloatArray, carried: CarriedTotals) -> ReleaseTable:
-    return carried.add_to(stream.read_back(rows).table(LEVEL), stream._errors, LEVEL)
+    return carried.add_to(stream.read_back(rows).table(LEVEL), error_model(stream), LEVEL)
 
 
 def uncovered(table: ReleaseTable) -> float:
@@ -95,7 +96,7 @@ def test_intervals_are_no_wider_than_they_must_be() -> None:
     unit a stream."""
     for law in LAWS:
         (stream,), (rows,), _ = chain((law,), Count())
-        none = CarriedTotals.after(stream._errors, 0, np.zeros(1), 0, None)
+        none = CarriedTotals.after(error_model(stream), 0, np.zeros(1), 0, None)
         np.testing.assert_allclose(
             shown(stream, rows, none).numbers, stream.read_back(rows).table(LEVEL).numbers
         )
@@ -109,7 +110,7 @@ def test_intervals_are_no_wider_than_they_must_be() -> None:
 def test_keys_that_join_start_at_zero_and_unpublished_totals_make_none() -> None:
     streams, rows, _ = chain(("laplace",), Histogram(["a", "b"]))
     last = np.where([True, False], rows[0][-1], np.nan)  # b was not shown at the end
-    carried = CarriedTotals.after(streams[0]._errors, TICKS, last, 0, None)
+    carried = CarriedTotals.after(error_model(streams[0]), TICKS, last, 0, None)
     new = Stream(
         Histogram(["a", "b"]), horizon=TICKS, secret=Secret.from_hex("99" * 32), **LAWS["laplace"]
     )
@@ -118,13 +119,13 @@ def test_keys_that_join_start_at_zero_and_unpublished_totals_make_none() -> None
     releases = new.read_back(
         np.vstack([[*first.values, np.nan], new.run_totals(np.zeros((2, 3), np.int64)).rows])
     )
-    plain, table = releases.table(), carried.add_to(releases.table(), new._errors)
+    plain, table = releases.table(), carried.add_to(releases.table(), error_model(new))
     assert (table.numbers[1:, 0, 0] == plain.numbers[1:, 0, 0] + last[0]).all()
     assert np.isnan(table.numbers[:, :, 1]).all()
     assert (table.numbers[1:, :2, 2] == plain.numbers[1:, :2, 2]).all()
     assert (table.numbers[1:, 3, 2] >= plain.numbers[1:, 3, 2]).all()
     again = CarriedTotals.load(
-        CarriedTotals.after(new._errors, 3, table.numbers[-1, 0], 5, carried).to_dict()
+        CarriedTotals.after(error_model(new), 3, table.numbers[-1, 0], 5, carried).to_dict()
     )
     assert again is not None
     assert (again.since, again.labels) == (0, ("a", "b", "c"))

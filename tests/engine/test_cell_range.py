@@ -11,7 +11,7 @@ from evercount import Average, Budget, Count, Histogram, Secret, Stream, Sum
 from evercount.engine.cell_range import CellRange, can_be_cut, cut_cells
 from evercount.engine.release_table import ReleaseTable
 from evercount.errors import ParameterError, SnapshotError
-from tiers import soak_but
+from soak_cases import soak_except
 
 SECRET = Secret.from_hex("4b" * 32)
 GAUSSIAN = Budget(1.0, 1e-6)
@@ -21,7 +21,7 @@ def table(stream: Stream, totals: Any) -> ReleaseTable:
     return stream.run_totals(totals).table()
 
 
-@pytest.mark.parametrize("shards", soak_but([7], [1, 7, 60]))
+@pytest.mark.parametrize("shards", soak_except([7], [1, 7, 60]))
 @pytest.mark.parametrize(
     ("budget", "horizon", "name", "postprocess"),
     [

@@ -17,6 +17,7 @@ from evercount.local import LocalClient, LocalPlan
 from evercount.mechanisms.exact.exact_noise import ExactStream
 from evercount.mechanisms.noise_stream import declaration_fingerprint
 from evercount.sparse import SparseCount
+from product_internals import noise_source
 
 SECRET = Secret.from_hex("3a" * 32)
 BUDGET = Budget(1.0, 1e-9)
@@ -62,7 +63,7 @@ def normals(arguments: dict[str, Any]) -> Any:
     """400 ticks of noise of the first cell, scaled to size one."""
     given: dict[str, Any] = {"query": Count(), "budget": BUDGET, "horizon": 400, **arguments}
     stream = Stream(**given, secret=SECRET)
-    noise = stream._parameters.noise.stream.take(400)[:, 0]
+    noise = noise_source(stream).take(400)[:, 0]
     steps = np.diff(noise, prepend=0.0)
     return (steps - steps.mean()) / steps.std()
 
@@ -93,9 +94,7 @@ def test_shards_share_the_key_and_count_cells_globally() -> None:
         ExactStream(engine, whole.sigma, cells, whole.key, first)
         for first, cells in ((0, 30), (30, 70))
     ]
-    expected = Stream(query, BUDGET, 50, "balanced", secret=SECRET)._parameters.noise.stream.take(
-        50
-    )
+    expected = noise_source(Stream(query, BUDGET, 50, "balanced", secret=SECRET)).take(50)
     assert np.array_equal(np.concatenate([shard.take(50) for shard in shards], axis=1), expected)
 
 

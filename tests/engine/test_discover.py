@@ -19,6 +19,7 @@ from evercount.errors import (
     SnapshotError,
 )
 from evercount.mechanisms.composed_noise import NamedNoise
+from product_internals import inner_state, noise_parts
 
 SECRET = Secret.from_hex("d1" * 32)
 BUDGET = Budget(2.0, 1e-3)
@@ -48,7 +49,7 @@ def stream_of(
 
 def oracle(stream: Stream, ticks: list[list[str]]) -> list[dict[str, float]]:
     """Every possible key has noise from the start; plain dictionaries do the rest."""
-    thresholds, noises = stream.thresholds, stream._parameters.noise
+    thresholds, noises = stream.thresholds, noise_parts(stream)
     assert thresholds is not None
     assert noises.key is not None
     assert noises.limit is not None
@@ -204,7 +205,7 @@ def test_a_hundred_thousand_new_keys_in_one_tick() -> None:
     assert abs(release.values[1] - 100_000) < 8 * release.stds[1]
     again = Stream.restore(stream_of(DiscoveredKeys(minimum=10), None, replay=False).snapshot())
     again.close()
-    assert len(stream._state.encoder.settled().rare) == 100_000
+    assert len(inner_state(stream).encoder.settled().rare) == 100_000
 
 
 def test_users_and_their_cap() -> None:

@@ -14,8 +14,9 @@ from evercount import Budget, Count, DiscoveredKeys, Releases, Secret, Stream
 from evercount.engine.key_views import key_view
 from evercount.engine.views import Difference, View
 from evercount.errors import ParameterError
-from many_streams import SECRET, discoveries, least_share
-from tiers import soak_but
+from independent_streams import SECRET, discoveries, least_share
+from product_internals import error_model, half_widths, limits
+from soak_cases import soak_except
 
 BUDGET = Budget(4.0, 1e-2)
 TICKS = 24
@@ -140,7 +141,7 @@ def test_errors_are_exact(factorization: str | None) -> None:
 def test_running_totals_keep_the_intervals_of_their_release() -> None:
     releases = stream_of(4).run([events_of(tick) for tick in range(1, TICKS + 1)])
     low, high = releases.running().interval(0.9)
-    wanted = releases._limits(0.9)
+    wanted = limits(releases, 0.9)
     assert np.allclose(low, wanted[0], equal_nan=True)
     assert np.allclose(high, wanted[1], equal_nan=True)
     alone = releases.running().only("late", "total").interval(0.9)
@@ -151,7 +152,9 @@ def test_running_totals_keep_the_intervals_of_their_release() -> None:
 
 @pytest.mark.parametrize(
     ("factorization", "every"),
-    soak_but([("direct", 1), ("binary-tree", 4)], [(None, 1), ("direct", 1), ("binary-tree", 4)]),
+    soak_except(
+        [("direct", 1), ("binary-tree", 4)], [(None, 1), ("direct", 1), ("binary-tree", 4)]
+    ),
 )
 def test_intervals_of_changes_hold_given_discovery(factorization: str | None, every: int) -> None:
     """2,000 streams of keys that grow through the threshold: of keys, the total, `other` and a
@@ -184,7 +187,7 @@ def test_intervals_of_changes_hold_given_discovery(factorization: str | None, ev
         assert not np.isnan(low[:, 0]).any(), "the totals are public"
         evidence = columns(many.evidence[after - 1], np.zeros(streams))
         spans = np.full(streams, after), np.full(streams, until)
-        ends, errors = (low, high), many.releases._errors
+        ends, errors = (low, high), error_model(many.releases)
         view = key_view("span", spans, ends, evidence, labels, range(len(labels)), errors, "")
         change = (counts[until] - counts[after]).astype(float)
         shown = ~np.isnan(view.values[:, 2:])
@@ -229,7 +232,7 @@ def test_other_stays_narrow_when_all_keys_are_clear() -> None:
     low, high = view.interval(0.95)
     # the step is added once
     assert high[3, 1] - low[3, 1] < 2.2 * 2 * math.sqrt(61) * view.std[3, 0] + 1
-    assert np.all(view._half_widths()[3, 2:] < 2.1 * view.std[3, 0] + 0.5)
+    assert np.all(half_widths(view)[3, 2:] < 2.1 * view.std[3, 0] + 0.5)
 
 
 def test_a_run_that_begins_later_and_two_streams() -> None:

@@ -8,7 +8,8 @@ import pytest
 from evercount import Average, Budget, Count, Secret, Stream, Sum
 from evercount.engine.state import postprocessed
 from evercount.queries.base import Query
-from many_streams import least_share, noise_of, published, smooth_stream
+from independent_streams import least_share, noise_of, published, smooth_stream
+from product_internals import symmetric_half_widths, true_totals
 
 BUDGET = Budget(1.0, 1e-6)
 LARGEST_TICK = 2**53
@@ -30,7 +31,7 @@ def test_steps_runs_and_snapshots_agree_beyond_64_bits() -> None:
     whole = Stream(Sum(-1, 1), BUDGET, ticks, secret=secret)
     values = whole.run_totals(rows).rows
     assert values[29, 0] < -(2**63)
-    assert whole._state.totals.tolist() == rows.astype(object).sum(axis=0).tolist()
+    assert true_totals(whole).tolist() == rows.astype(object).sum(axis=0).tolist()
     whole.close()
     stream = Stream(Sum(-1, 1), BUDGET, ticks, secret=secret)
     for tick in range(ticks):
@@ -39,7 +40,7 @@ def test_steps_runs_and_snapshots_agree_beyond_64_bits() -> None:
             stream.close()
             stream = Stream.restore(blob)
         assert stream.run_totals([rows[tick]])[0].values.tolist() == values[tick].tolist()
-    assert stream._state.totals.dtype == whole._state.totals.dtype
+    assert true_totals(stream).dtype == true_totals(whole).dtype
 
 
 def test_periods_of_large_sums() -> None:
@@ -65,7 +66,7 @@ def test_intervals_hold_where_whole_numbers_are_published_of_fractional_truths(
     sums = np.cumsum(query.encode_run(None, given)[0], axis=0) * query.grid
     rows = published(query, sums[:, np.newaxis] + noise_of(stream, streams, 6))
     off = np.abs(postprocessed(("integer",), rows[..., 0], None)[0] - truth[:, np.newaxis])
-    half, least = releases._symmetric(0.9), least_share(0.9, streams)
+    half, least = symmetric_half_widths(releases, 0.9), least_share(0.9, streams)
     assert np.all(np.mean(off <= half, axis=1) >= least)
     assert np.any(np.mean(off <= half - 0.5, axis=1) < least), (
         "planted: an interval that ignores the rounding"

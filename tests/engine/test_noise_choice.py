@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from contextlib import suppress
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -28,7 +29,9 @@ from evercount.noise.secret import insecure_secret
 from evercount.planning import plan, plan_views
 from evercount.privacy import Ledger
 from evercount.queries.base import Query
-from many_streams import least_share
+from independent_streams import least_share
+from product_internals import forget_fitted_noise, half_widths
+from soak_cases import soak_except
 
 SECRET = Secret.from_hex("7" * 64)
 SMALL, LARGE = Budget(0.5, 1e-10), Budget(0.5, 1e-3)
@@ -111,10 +114,10 @@ def test_intervals_of_every_view_hold(name: str, budget: Budget) -> None:
     stream = Stream(Histogram(cells), budget, YEAR, name, secret=SECRET.derive(name), views=ALL)
     releases = stream.run_totals(np.zeros((ticks, cells), np.int64))
     for view in (releases.per_tick(), releases.last(7), releases.running()):
-        inside = np.mean(np.abs(view.values) <= view._half_widths(0.95), axis=1)
+        inside = np.mean(np.abs(view.values) <= half_widths(view, 0.95), axis=1)
         assert np.all(inside >= least_share(0.95, cells)), view.name
     narrow = np.mean(
-        np.abs(releases.last(7).values) <= 0.85 * releases.last(7)._half_widths(0.95), axis=1
+        np.abs(releases.last(7).values) <= 0.85 * half_widths(releases.last(7), 0.95), axis=1
     )
     assert np.all(narrow < least_share(0.95, cells))
 
@@ -130,7 +133,7 @@ def test_bounds_of_a_view_hold_for_all_its_numbers_at_once(budget: Budget) -> No
     off = np.abs(view.values).reshape(len(view), groups, 4)
     wide = view.only(*view.cells[:4]).bound(0.95)[:, np.newaxis]
     assert np.mean(np.all(off <= wide, axis=(0, 2))) >= least_share(0.95, groups)
-    single = view.only(*view.cells[:4])._half_widths(0.95)[:, np.newaxis]
+    single = half_widths(view.only(*view.cells[:4]), 0.95)[:, np.newaxis]
     assert np.mean(np.all(off <= single, axis=(0, 2))) < 0.7, "planted"
 
 
@@ -400,8 +403,11 @@ def test_names() -> None:
         Stream(Count(), SMALL, 100, "no such thing")
 
 
-@pytest.mark.parametrize("epsilon", [0.1, 1.0, 4.0, 8.0])
-@pytest.mark.parametrize("horizon", [8, 100, 365, 3000])
+EPSILONS, HORIZONS = (0.1, 1.0, 4.0, 8.0), (8, 100, 365, 3000)
+QUICK = [*product(EPSILONS, HORIZONS[:-1]), (0.1, 3000), (8.0, 3000)]
+
+
+@pytest.mark.parametrize(("epsilon", "horizon"), soak_except(QUICK, product(EPSILONS, HORIZONS)))
 @pytest.mark.parametrize("views", [RUNNING, ("last-7",), ("per-tick", "running"), ALL])
 @pytest.mark.parametrize("delta", [0.0, 1e-10, 1e-6])
 def test_no_named_noise_beats_best(
@@ -505,13 +511,7 @@ def test_a_plan_computes_each_error_once(
 ) -> None:
     """The noise is chosen, compared with the best for each view alone, and shown: three times the
     same errors."""
-    for kept in (
-        noise_choice.candidates,
-        noise_choice._least_error,
-        noise_choice._engine,
-        noise_choice._view_std,
-    ):
-        kept.cache_clear()
+    forget_fitted_noise()
     seen, own = [], worst_errors.worst_std
 
     def watched(model: ErrorModel, width: int | None, last: int) -> float:

@@ -9,7 +9,8 @@ import pytest
 from evercount import Average, Budget, Count, DiscoveredKeys, Histogram, Stream
 from evercount.errors import ParameterError
 from evercount.factorizations import Dense
-from many_streams import smooth_stream
+from independent_streams import smooth_stream
+from product_internals import error_model
 
 GAUSSIAN = Budget(1.0, 1e-6)
 TICKS = [1, 2, 7, 8, 30, 31, 40]
@@ -115,7 +116,9 @@ def test_paths_do_not_touch_the_stream():
 def test_published_numbers_that_are_not_sums():
     average = Stream(Average(0, 1), GAUSSIAN, 40)
     covariance = average.noise_covariance(TICKS)
-    assert np.allclose(np.diagonal(covariance), average._errors.cell_errors(TICKS)[0][:, 0] ** 2)
+    assert np.allclose(
+        np.diagonal(covariance), error_model(average).cell_errors(TICKS)[0][:, 0] ** 2
+    )
     days = Stream(DiscoveredKeys(), GAUSSIAN, 40, views=["per-tick"])
     daily = days.noise_covariance([1, 2])
     assert daily[0, 1] == 0 < daily[0, 0]

@@ -145,11 +145,12 @@ def test_a_part_is_not_charged_by_itself(tmp_path: Path) -> None:
 def test_the_place_is_free_when_the_stream_is_gone() -> None:
     secret = Secret.generate()
     gc.collect()
-    before = len(noise_owner._live)
+    owners = noise_owner._live
+    before = len(owners)
     for _ in range(3):
         fresh(BUDGET, secret).step(1)
         gc.collect()
-    assert len(noise_owner._live) == before
+    assert len(owners) == before
 
 
 def test_a_replay_is_allowed_says_so_and_cannot_be_stored() -> None:

@@ -39,6 +39,7 @@ from evercount.planning import plan
 from evercount.queries import Occupancy
 from evercount.reproduce.runner import ITEMS, run_items
 from evercount.reproduce.simulator import simulate
+from product_internals import noise_source
 from vectors import norm_vectors
 
 SECRET = Secret.from_hex("5c" * 32)
@@ -132,10 +133,7 @@ def test_the_matrices_enter_the_key():
     one, other = (
         Stream(Count(), BUDGET, 400, banded(400, share), secret=SECRET) for share in (0.5, 0.500001)
     )
-    noises = [
-        np.diff(stream._parameters.noise.stream.take(400)[:, 0], prepend=0.0)
-        for stream in (one, other)
-    ]
+    noises = [np.diff(noise_source(stream).take(400)[:, 0], prepend=0.0) for stream in (one, other)]
     assert abs(np.corrcoef(*noises)[0, 1]) < 6 / 20
     for stream in (one, other):
         stream.close()

@@ -8,7 +8,7 @@ import pytest
 from evercount import Budget, Histogram
 from evercount.engine.release_table import ReleaseTable, table_of
 from evercount.engine.write_table import describe_csv, postprocess_table, round_table
-from many_streams import smooth_stream
+from independent_streams import smooth_stream
 
 
 def table(numbers: list[list[float]]) -> ReleaseTable:

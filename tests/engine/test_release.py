@@ -17,7 +17,8 @@ from evercount.errors import EvercountError, ParameterError
 from evercount.factorizations import FACTORIZATIONS
 from evercount.graphs import Components, Matching
 from evercount.plotting import band_plot
-from many_streams import least_share, noise_of, published, smooth_stream
+from independent_streams import least_share, noise_of, published, smooth_stream
+from product_internals import error_model, limits
 
 BUDGET = Budget(1.0, 1e-6)
 
@@ -98,7 +99,9 @@ def test_between_of_averages_and_graphs():
         value, std = releases.between(span[0] + 1, span[1] + 1)
         ends = [releases.rows[tick - 1] if tick else before for tick in span]
         assert value == query.publishing.between(*span, *ends)[0][0]
-        apart, _ = releases._errors.difference_errors(np.asarray(span[:1]), np.asarray(span[1:]))
+        apart, _ = error_model(releases).difference_errors(
+            np.asarray(span[:1]), np.asarray(span[1:])
+        )
         assert std == pytest.approx(apart[0, 0] * weights[0])
         assert values.mean() == pytest.approx(expected, abs=5 * std / np.sqrt(streams))
         assert values.std() / std == pytest.approx(1, abs=5 / np.sqrt(2 * streams))
@@ -161,7 +164,7 @@ def test_plots_are_written(tmp_path):
         assert (tmp_path / f"chart.{suffix}").stat().st_size > 5000
     axes = r.plot()
     assert axes.get_title(loc="left").startswith("band: interval")
-    numbers = r.rows, *r._limits(0.95)
+    numbers = r.rows, *limits(r, 0.95)
     assert (
         band_plot(r.ticks, *numbers, r.labels, title="of a file").get_title(loc="left")
         == "of a file"

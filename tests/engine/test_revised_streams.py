@@ -12,7 +12,8 @@ from conftest import ROOT_SECRET
 from evercount import Budget, Count, Histogram, Quantiles, Secret, Stream
 from evercount.engine.revisions import RevisedErrors, Revisions, by_day
 from evercount.errors import InputError, ParameterError, SnapshotError
-from many_streams import smooth_stream
+from independent_streams import smooth_stream
+from product_internals import error_model, noise_key
 
 SECRET = Secret.from_hex(ROOT_SECRET)
 PURE, GAUSSIAN = Budget(1.0, 0.0), Budget(1.0, 1e-6)
@@ -35,7 +36,7 @@ def test_the_noise_of_a_day_is_that_of_a_stream_of_its_own(
 ) -> None:
     """Bit for bit; and the days, which differ in their keys alone, differ."""
     stream = revised(budget, name)
-    key, engine = stream._parameters.noise.key, stream.factorization
+    key, engine = noise_key(stream), stream.factorization
     assert key is not None
     rows = stream.run(TICKS).rows.reshape(5, 3, 2)
     seen = []
@@ -77,7 +78,7 @@ def test_restarts_change_no_number(budget: Budget, name: str | dict[str, object]
 
 def test_errors_do_not_grow_with_the_days() -> None:
     """The claim of the design: worst std 4.51 for 15 ticks at ε = 1, at every tick of ten years."""
-    model = Stream(Count(), PURE, revise_for=14)._errors
+    model = error_model(Stream(Count(), PURE, revise_for=14))
     assert isinstance(model, RevisedErrors)
     stds = model.errors([1, 3650])[0]
     assert np.array_equal(stds[0], stds[1])

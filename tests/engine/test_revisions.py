@@ -26,7 +26,8 @@ from evercount.engine import state, user_counting
 from evercount.engine.build import squared_norm
 from evercount.engine.revisions import check_revised, day_budget
 from evercount.errors import InputError, ParameterError
-from tiers import soak_but
+from soak_cases import soak_except
+from wrapped_functions import wrap
 
 LAGS, DAYS = 3, 3
 TICKS = DAYS + LAGS - 1
@@ -132,16 +133,14 @@ def test_planted_rules_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
         engine, query, day_budget(budget), LAGS
     )
 
-    right = state._add_up
-
-    def wrapped(before: Any, increments: Any, lags: int) -> Any:
+    def wrapped(right: Any, before: Any, increments: Any, lags: int) -> Any:
         sums, cells = increments.copy(), len(before) // lags
         for row in sums:
             row += np.roll(before, cells)  # the oldest day becomes the new one
             before = row
         return (sums, before.copy()) if lags > 1 else right(before, increments, lags)
 
-    monkeypatch.setattr(state, "_add_up", wrapped)
+    wrap(monkeypatch, state, "_add_up", wrapped)
     query, budget = CASES["events"]
     engine = Stream(query, budget, LAGS, "balanced").factorization
     assert worst(query, budget) > squared_norm(engine, query, budget, LAGS)
@@ -221,7 +220,7 @@ CAPPED = {
 
 
 @pytest.mark.parametrize(
-    "name", soak_but(["four of a day, two of a tick", "one tick of a day"], CAPPED)
+    "name", soak_except(["four of a day, two of a tick", "one tick of a day"], CAPPED)
 )
 def test_no_persons_beat_one_day(name: str) -> None:
     budget = CAPPED[name]

@@ -12,6 +12,7 @@ from evercount.engine.error_model import normal_quantile
 from evercount.engine.views import Difference
 from evercount.queries import QUERIES, build_query
 from evercount.queries.publishing import CellErrors
+from product_internals import half_widths, symmetric_half_widths
 from small_queries import SMALL
 
 LEVELS = (0.5, 0.8, 0.95, 0.99)
@@ -107,8 +108,8 @@ def test_totals_become_wider_by_half_a_unit_at_most() -> None:
     releases = stream.run_totals(np.zeros((4, stream.query.cells), dtype=np.int64))
     view = releases.last(2)
     for half, std in (
-        (releases._symmetric(0.95), releases.stds),
-        (view._half_widths(0.95), view.std),
+        (symmetric_half_widths(releases, 0.95), releases.stds),
+        (half_widths(view, 0.95), view.std),
     ):
         more = half - normal_quantile(0.95) * std
         assert np.all((more > 0) & (more <= 0.5 + 1e-9))

@@ -7,7 +7,7 @@ import pytest
 
 from evercount import Average, Budget, Count, Histogram, Stream, Sum
 from evercount.errors import ParameterError
-from many_streams import least_share, noise_of, smooth_stream
+from independent_streams import least_share, noise_of, smooth_stream
 
 BETA = 0.1
 TICKS = 60

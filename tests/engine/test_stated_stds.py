@@ -13,7 +13,7 @@ from evercount.engine.build import choose_engine
 from evercount.engine.worst_errors import planned_errors, worst_std
 from evercount.planning import plan
 from evercount.planning.plan_views import plan_views
-from tiers import soak_but
+from soak_cases import soak_except
 
 KNOWN = [
     ("bridge", 7),
@@ -103,7 +103,7 @@ def test_planned_stds_of_views_are_the_largest(width: int) -> None:
         )
 
 
-@pytest.mark.parametrize("ticks", soak_but([5000], [5000, 70_000, 2**20]))
+@pytest.mark.parametrize("ticks", soak_except([5000], [5000, 70_000, 2**20]))
 @pytest.mark.parametrize("epsilon", EPSILONS)
 def test_the_planned_std_without_a_horizon(epsilon: float, ticks: int) -> None:
     engine = choose_engine(Count(), Budget(epsilon, 0.0), None, None)

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from evercount import Average, Budget, Count, Histogram, Secret, Stream, Sum
-from evercount.engine import noise_choice
 from evercount.errors import (
     AlreadyReleased,
     HorizonReached,
@@ -22,6 +21,7 @@ from evercount.errors import (
 from evercount.factorizations import FACTORIZATIONS, factorization
 from evercount.factorizations.blend import BlendFilter, make_blend
 from evercount.words import Substrings
+from product_internals import forget_fitted_noise
 
 BUDGET = Budget(1.0, 1e-9)
 SECRET = "5e" * 32
@@ -304,7 +304,7 @@ def test_equal_streams_share_their_tables(delta, horizon, name):
         stream.step(1)
     blobs = [stream.snapshot() for stream in streams]
     first = streams[0].factorization
-    noise_choice._least_error.cache_clear()
+    forget_fitted_noise()
     again = [Stream.restore(blob) for blob in blobs]
     assert all(stream.factorization is first for stream in [*streams, *again])
     other = Stream(Count(), Budget(1.0, delta), 366 if horizon else 1000)

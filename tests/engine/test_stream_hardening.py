@@ -28,7 +28,8 @@ from evercount.factorizations import BinaryTree, Honaker
 from evercount.graphs import Edges
 from evercount.local import LocalClient, LocalPlan
 from evercount.sparse import SparseCount
-from many_streams import least_share, noise_of, smooth_stream
+from independent_streams import least_share, noise_of, smooth_stream
+from product_internals import error_model, inner_state
 
 BUDGET = Budget(1.0, 1e-9)
 USERS = Budget(1.0, 1e-9, unit="user", max_events=1)
@@ -362,7 +363,7 @@ def test_an_interrupt_at_any_line_never_leaves_a_half_advanced_stream() -> None:
         return stream
 
     def state(stream: Stream) -> tuple[Any, ...]:
-        now = stream._state.with_users()
+        now = inner_state(stream).with_users()
         encoder = stream.query.dump_state(now.encoder)
         return now.tick, now.totals.tolist(), dict(now.users), repr(encoder)
 
@@ -479,9 +480,9 @@ def test_monotone_releases_state_the_largest_std_of_all_ticks_so_far(
     stream = Stream(
         Count(), Budget(1.0, delta), ticks if name else None, name, postprocess=["monotone"]
     )
-    one_by_one = np.maximum.accumulate(stream._errors.errors(np.arange(1, ticks + 1)), axis=1)
+    one_by_one = np.maximum.accumulate(error_model(stream).errors(np.arange(1, ticks + 1)), axis=1)
     for tick in (1, 2, 511, 512, 513, 545, 1023, 1024, 1025, 2047, 2048, 2049, ticks, 600):
-        found = Releases(tick, np.zeros((1, 1)), stream._errors, "", ("monotone",))._errors_all
+        found = Releases(tick, np.zeros((1, 1)), error_model(stream), "", ("monotone",))._errors_all
         assert np.asarray(found)[:, 0, 0] == pytest.approx(one_by_one[:, tick - 1, 0], rel=1e-12), (
             tick
         )
@@ -628,15 +629,15 @@ def test_errors_that_were_prepared_are_those_that_are_computed(name: str) -> Non
     """Those of the next tick are computed ahead: the same numbers, the same refusals, and nobody
     can change them."""
     stream = smooth_stream(Count(), Budget(1.0, 1e-6), 20, name, seed=1)
-    want = stream._errors.errors(np.arange(1, 21))
+    want = error_model(stream).errors(np.arange(1, 21))
     for tick in range(1, 20):
         stream.prepare()
-        ready = stream._errors.errors([tick])
-        assert ready is stream._errors.errors(np.asarray(tick))
+        ready = error_model(stream).errors([tick])
+        assert ready is error_model(stream).errors(np.asarray(tick))
         for part, whole in zip(ready, want, strict=True):
             assert part.tolist() == whole[tick - 1 : tick].tolist()
             with pytest.raises(ValueError, match="read-only"):
                 part += 1
         with pytest.raises(ParameterError, match="whole numbers"):
-            stream._errors.errors([tick + 0.5])
+            error_model(stream).errors([tick + 0.5])
         stream.step(1)

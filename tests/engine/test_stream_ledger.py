@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from evercount import Budget, Count, Ledger, Stream
-from evercount.engine.stream_facts import identify
 from evercount.errors import BudgetExceeded, ParameterError
 from evercount.noise import Secret
 from evercount.privacy import Cost
@@ -58,7 +57,7 @@ def test_the_same_stream_again_is_refused() -> None:
     ledger, secret = Ledger(TOTAL), Secret.generate()
     small = Budget(0.1, 1e-10)
     first = Stream(Count(), small, horizon=64, secret=secret, ledger=ledger)
-    identifier = identify(first, secret)
+    identifier = first.identity
     assert identifier.startswith(ledger.entries[0].name.removeprefix("count "))
     assert secret.hex() not in repr(ledger.entries)
     del first

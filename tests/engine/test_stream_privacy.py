@@ -18,7 +18,7 @@ from evercount import Average, Budget, Count, Histogram, Secret, Stream, Sum
 from evercount.errors import ParameterError
 from evercount.factorizations import FACTORIZATIONS
 from evercount.mechanisms import build_noise
-from many_streams import smooth_stream
+from independent_streams import smooth_stream
 
 BUDGET = Budget(1.0, 1e-6)
 T = 24

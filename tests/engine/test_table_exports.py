@@ -27,7 +27,8 @@ from evercount.declarations.schedule import Schedule
 from evercount.errors import MissingExtra
 from evercount.plotting import without_trend
 from evercount.queries import Marginals
-from many_streams import smooth_stream
+from independent_streams import smooth_stream
+from product_internals import limits
 
 BUDGET = Budget(1.0, 1e-6)
 STREAM = Stream(Histogram(["north", "<b>&south"]), BUDGET, 40)
@@ -173,7 +174,7 @@ def test_the_chart_shows_the_intervals_of_the_table(name: str) -> None:
     releases = Stream(query, BUDGET, 40).run([tick] * 12)
     root = ElementTree.fromstring(releases._repr_html_())
     rows = [["".join(cell.itertext()) for cell in row] for row in root.findall(".//tr")[1:]]
-    low, high = releases._limits(0.95)
+    low, high = limits(releases, 0.95)
     wanted = list(zip(releases.rows[-1], low[-1], high[-1], strict=True))[: len(rows)]
     for (_, value, ends), numbers in zip(rows, wanted, strict=True):
         found = [float(text.replace(",", "")) for text in (value, *ends.split(" … "))]

@@ -15,6 +15,8 @@ import pytest
 
 from evercount import Budget, Histogram, Stream
 
+pytestmark = pytest.mark.slow
+
 RIGHT = """
 from datetime import date
 from pathlib import Path

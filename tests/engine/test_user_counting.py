@@ -14,6 +14,7 @@ from evercount.errors import InputError, ParameterError
 from evercount.graphs import Edges
 from evercount.queries import ActiveUsers
 from evercount.queries.user_cap import Used
+from product_internals import inner_state, true_totals
 
 USERS = Budget(1.0, 1e-9, unit="user", max_events=2)
 PROMISE = "the caller promised to count at most its first 2 events of the whole stream"
@@ -99,10 +100,10 @@ def test_a_refused_run_uses_up_no_cap() -> None:
     ):
         with pytest.raises(InputError):
             stream.run(ticks, users=people)  # type: ignore[arg-type]
-    assert stream._state.with_users().users == {}
+    assert inner_state(stream).with_users().users == {}
     assert stream.tick == 0
     stream.run([["a"]], users=[["u"]])
-    assert stream._state.with_users().users == {"u": Used(events=1)}
+    assert inner_state(stream).with_users().users == {"u": Used(events=1)}
 
 
 @pytest.mark.parametrize(("query", "tick"), [(Edges(5), [(0, 1)]), (Sum(0, 1), [1.0])])
@@ -159,12 +160,12 @@ def test_caps_are_those_of_plain_python(caps: dict[str, int]) -> None:
         stream = Stream(Count(), Budget(1.0, 1e-9, unit="user", **caps), 8)  # type: ignore[arg-type]
         cut = draw.randint(0, 8)
         stream.run([None] * cut, users=ticks[:cut])
-        first = stream._state.totals.copy()
+        first = true_totals(stream).copy()
         again = Stream.restore(stream.snapshot())
         totals = [0, *([first[0]] if cut else [])]
         for tick in ticks[cut:]:
             again.step(None, users=tick)
-            totals.append(again._state.totals[0])
+            totals.append(true_totals(again)[0])
         assert totals[-1] == wanted.sum()
         assert np.array_equal(np.diff(totals[1 if cut else 0 :]), wanted[cut:])
 
@@ -182,7 +183,7 @@ def test_people_are_forgotten_when_their_period_is_over() -> None:
     assert sizes[20] < sizes[5] / 4
     daily = Stream(Count(), Budget(1.0, 1e-9, unit="user", max_per_tick=2), 28)
     daily.step(None, users=[f"u{number}" for number in range(200)])
-    assert daily._state.with_users().users == {}
+    assert inner_state(daily).with_users().users == {}
 
 
 def test_active_users_are_capped_by_the_budget() -> None:
@@ -201,7 +202,7 @@ def test_active_users_are_capped_by_the_budget() -> None:
     again = Stream.restore(stream.snapshot())
     again.run(ticks[2:])
     # u: ticks 1, 2 and 5; v: ticks 2 and 3
-    assert again._state.totals.tolist() == [1 + 1 + 1 + 1, 1]
+    assert true_totals(again).tolist() == [1 + 1 + 1 + 1, 1]
     with pytest.raises(ParameterError, match="omit users and capped"):
         again.step(ticks[0], users=["u", "u"])
 

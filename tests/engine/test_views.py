@@ -10,7 +10,8 @@ from evercount.engine.views import Difference, View
 from evercount.errors import ParameterError
 from evercount.factorizations import FACTORIZATIONS
 from evercount.queries import Query
-from many_streams import least_share, noise_of, published, smooth_stream
+from independent_streams import least_share, noise_of, published, smooth_stream
+from product_internals import half_widths, symmetric_half_widths
 
 BUDGET = Budget(1.0, 1e-6)
 TICKS = 24
@@ -85,7 +86,7 @@ def test_values_are_differences_of_what_was_released(name: str) -> None:
     assert np.array_equal(weeks.values, sums[[7, 14, 21]] - sums[[0, 7, 14]])
     assert np.array_equal(running.values, releases.rows)
     assert np.allclose(running.std, releases.stds, rtol=1e-6)
-    assert np.allclose(running._half_widths(), releases._symmetric(0.95), rtol=1e-6)
+    assert np.allclose(half_widths(running), symmetric_half_widths(releases, 0.95), rtol=1e-6)
     table = weeks.table().columns()
     assert list(table) == ["tick", "first", "cell", "value", "std", "low", "high"]
     assert len(table["value"]) == 3 * query.outputs
@@ -118,7 +119,7 @@ def test_intervals_of_new_events_hold_with_exact_noise(epsilon: float) -> None:
     stream = Stream(query, budget, TICKS, "balanced")
     smooth = smooth_stream(query, budget, TICKS, "balanced", seed=1)
     half, without = (
-        one.run_totals(np.zeros((TICKS, query.cells), np.int64)).last(3)._half_widths(0.9)
+        half_widths(one.run_totals(np.zeros((TICKS, query.cells), np.int64)).last(3), 0.9)
         for one in (stream, smooth)
     )
     errors = np.concatenate(
@@ -201,7 +202,7 @@ def test_refusals() -> None:
     with pytest.raises(ParameterError, match="released ticks"):
         stream.read_back(np.zeros((5, 2)))
     pure = Stream(Count(), Budget(1.0, 0.0), TICKS).run([1] * TICKS).per_tick()
-    assert np.all(pure._half_widths() > pure.std)
+    assert np.all(half_widths(pure) > pure.std)
 
 
 def test_a_difference_of_two_streams_has_the_error_of_both() -> None:

@@ -17,6 +17,8 @@ from evercount.engine.weighted_errors import decayed_std
 from evercount.engine.worst_errors import worst_of_view
 from evercount.errors import ParameterError, TooLarge, UnknownName
 from evercount.planning.plan_views import plan_views
+from product_internals import error_model
+from soak_cases import soak_except
 
 SECRET = Secret.from_hex("77" * 32)
 PURE, GAUSSIAN = Budget(1.0, 0.0), Budget(1.0, 1e-6)
@@ -166,15 +168,15 @@ def test_streams_with_them_go_on_from_a_snapshot() -> None:
         again.run([]).weighted("decayed-0.9")
 
 
-def test_long_streams_forget_what_hardly_counts() -> None:
-    for horizon, name in ((1500, "terrace"), (None, "fresh"), (None, "endless-bridge")):
-        model = Stream(Count(), PURE, horizon, name, secret=SECRET, replay=True)._errors
-        whole = decays(0.9, 1500)
+@pytest.mark.parametrize("ticks", soak_except([700], [700, 1500]))
+def test_long_streams_forget_what_hardly_counts(ticks: int) -> None:
+    looked_at = np.asarray([ticks // 2, ticks - 1])
+    for horizon, name in ((ticks, "terrace"), (None, "fresh"), (None, "endless-bridge")):
+        model = error_model(Stream(Count(), PURE, horizon, name, secret=SECRET, replay=True))
+        whole = decays(0.9, ticks)
         stream = Stream(Count(), PURE, horizon, name, secret=SECRET, replay=True)
-        exact = stream.std([700, 1499], whole)[:, 0]
-        np.testing.assert_allclose(
-            decayed_std(model, Decayed(0.9), np.asarray([700, 1499])), exact, rtol=1e-6
-        )
+        exact = stream.std(looked_at, whole)[:, 0]
+        np.testing.assert_allclose(decayed_std(model, Decayed(0.9), looked_at), exact, rtol=1e-6)
     assert worst_of_view(model, "decayed-0.9", 2**20) > 0
 
 

@@ -72,13 +72,14 @@ def test_the_solver_of_optimal_has_its_threads_while_others_draw(
     drawing = threading.Thread(target=draw)
     drawing.start()
     inside.wait()
-    optimal._solve.cache_clear()
-    left = optimal._solve(40)[0]
+    solution = optimal._solve
+    solution.cache_clear()
+    left = solution(40)[0]
     assert seen == [{optimal.BLAS_THREADS}] * 2
     assert threads() == before
     monkeypatch.undo()
-    optimal._solve.cache_clear()
-    assert np.array_equal(left, optimal._solve(40)[0])
+    solution.cache_clear()
+    assert np.array_equal(left, solution(40)[0])
 
 
 LATER = """

@@ -32,7 +32,7 @@ from evercount.factorizations.row_weighted import Weighted, Weights, bounded_col
 from evercount.factorizations.view_norms import worst_view
 from evercount.planning import dense_optimum
 from evercount.privacy import Budget
-from tiers import soak_but
+from soak_cases import soak_except
 
 TAPPED_DOUBLES = "5ab494e37bfe629a3db09b728c297a336d5a987c5930e2da4527cc5228bc4801"
 MULTIPLIER = Budget(1.0, 1e-6).noise_multiplier()
@@ -353,7 +353,7 @@ def test_persons_with_running_totals_are_near_the_optimum(views, q):
     )
 
 
-@pytest.mark.parametrize("period", soak_but([2], [2, 7]))
+@pytest.mark.parametrize("period", soak_except([2], [2, 7]))
 def test_periods_of_persons_with_running_totals_are_near_the_optimum(period):
     """Days and running totals of a person's week: within 5 % with taps, and not without."""
     T, views = 80, (1, "running")
@@ -373,7 +373,7 @@ def test_periods_of_persons_with_running_totals_are_near_the_optimum(period):
 
 @pytest.mark.parametrize(
     ("views", "q", "period"),
-    soak_but(
+    soak_except(
         [((1, "running"), 3, 7)],
         [((1, "running"), 3, 7), ((1, 7, "running"), 7, 7), ((1, "running"), 7, None)],
     ),
@@ -455,7 +455,7 @@ LONG_FITS = [(1000, 400, (1, 5, "running")), (10**5, 1, (1, 5, "running"))]
             for views in ((1,), (1, 5, "running"), (10**6,))
         ],
         *[(10**5, 1, views) for views in ((1,), (10**6,))],
-        *soak_but([], LONG_FITS),
+        *soak_except([], LONG_FITS),
     ],
 )
 def test_fits_of_many_kinds_are_accepted(T, q, views):

@@ -19,6 +19,7 @@ from evercount.factorizations.laplace_choice import (
     pure_factorization,
 )
 from evercount.factorizations.laplace_trees import LARGEST_TICKS, HybridTree
+from product_internals import splits
 
 TICKS = 700
 """Three epochs, the last one begun."""
@@ -67,7 +68,7 @@ def test_shares_of_every_leaf_add_up_exactly(epoch: int) -> None:
     assert bridge.horizon == ENDS[epoch + 1] - ENDS[epoch]
     ticks = np.unique(np.linspace(1, bridge.horizon, 5000).astype(np.int64))
     total = np.zeros(len(ticks), np.int64)
-    for _, _, split, row, child in bridge._descend(ticks):
+    for _, _, split, row, child in splits(bridge, ticks):
         total += split.shares[row, child]
         assert split.shares.min() >= bridge.least_share > UNITS / 2**9
     assert (total == UNITS).all()

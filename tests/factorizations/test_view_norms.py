@@ -21,6 +21,11 @@ from evercount.factorizations.blend import Blend, BlendFilter
 from evercount.factorizations.laplace_bridge import Bridge, Design
 from evercount.factorizations.laplace_choice import EndlessBridge, pure_factorization
 from evercount.factorizations.view_norms import worst_view
+from product_internals import error_model
+from soak_cases import soak_except
+
+SEARCH = view_norms._search
+"""`worst_view`, which remembers nothing."""
 
 
 def dense_norms(L, width):
@@ -72,9 +77,9 @@ def test_a_search_that_is_kept_is_that_of_the_same_tree(width):
         Blend(32, BlendFilter((0.25,), (0.375,))),
     )
     found = [worst_view(kind, width, 31) for kind in kinds]
-    assert found == [view_norms._search(kind, width, 31) for kind in kinds]
+    assert found == [SEARCH(kind, width, 31) for kind in kinds]
     assert len({norm for _, norm in found}) >= 10
-    assert worst_view(Bridge(32), width, 30) == view_norms._search(Bridge(32), width, 30)
+    assert worst_view(Bridge(32), width, 30) == SEARCH(Bridge(32), width, 30)
 
 
 def test_a_search_survives_that_others_are_forgotten(monkeypatch):
@@ -90,7 +95,7 @@ def test_a_search_survives_that_others_are_forgotten(monkeypatch):
             pass
 
     monkeypatch.setattr(view_norms, "_worst", Forgotten())
-    assert worst_view(Balanced(32), 1) == view_norms._search(Balanced(32), 1, None)
+    assert worst_view(Balanced(32), 1) == SEARCH(Balanced(32), 1, None)
 
 
 @pytest.mark.parametrize("width", [None, 1, 3])
@@ -123,11 +128,12 @@ def test_no_view_has_ticks_beyond_the_horizon(width):
     ],
     ids=lambda one: getattr(one, "name", one),
 )
-def test_norms_of_many_pairs_are_those_of_each_alone(engine, ticks):
+@pytest.mark.parametrize("pairs", soak_except([100], [100, 300]))
+def test_norms_of_many_pairs_are_those_of_each_alone(engine, ticks, pairs):
     """Bit for bit: published errors must not depend on how many ticks are asked for together."""
     source = np.random.default_rng(3)
-    later = source.integers(1, ticks + 1, 300)
-    earlier = (source.random(300) * (later + 1)).astype(np.int64)
+    later = source.integers(1, ticks + 1, pairs)
+    earlier = (source.random(pairs) * (later + 1)).astype(np.int64)
     earlier[:30] = later[:30] - 1
     earlier[30:40] = 0
     later[-1] = ticks
@@ -145,7 +151,7 @@ def test_norms_of_many_pairs_are_those_of_each_alone(engine, ticks):
 def test_errors_of_a_view_are_computed_together(monkeypatch, delta, name):
     """One tick after the other takes a hundred times as long: seconds for an hourly year."""
     releases = Stream(Count(), Budget(1.0, delta), 400, factorization=name).run([1] * 400)
-    engine, alone = type(releases._errors.factorization), []
+    engine, alone = type(error_model(releases).factorization), []
     monkeypatch.setattr(engine, "difference_norm", lambda *pair: alone.append(pair))
     assert np.all(releases.per_tick().std > 0)
     assert not alone

@@ -25,8 +25,8 @@ from evercount.files.release_run import release_file
 from evercount.files.source import connect, open_source
 from evercount.queries import Count
 from evercount.queries.user_cap import NO_USE, Caps, Used, cap_per_user
+from soak_cases import soak_except
 from state_reading import read_state
-from tiers import soak_but
 
 pa = pytest.importorskip("pyarrow")
 
@@ -148,7 +148,7 @@ def by_sql(
 
 
 @pytest.mark.parametrize("ordered", [False, True])
-@pytest.mark.parametrize("caps", soak_but(KINDS, CAPS), ids=str)
+@pytest.mark.parametrize("caps", soak_except(KINDS, CAPS), ids=str)
 def test_caps_are_those_of_plain_python(
     caps: Caps, ordered: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -248,7 +248,7 @@ RUNS = [*((name, "drop") for name in PERIODS), ("into spring", "next")]
 
 
 @pytest.mark.parametrize(
-    ("name", "late"), soak_but([("days of days", "drop"), ("into spring", "next")], RUNS)
+    ("name", "late"), soak_except([("days of days", "drop"), ("into spring", "next")], RUNS)
 )
 def test_runs_over_a_file_forget_users_with_their_period(
     name: str, late: str, tmp_path: Path

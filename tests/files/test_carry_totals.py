@@ -18,7 +18,7 @@ import evercount
 from evercount import Secret
 from evercount.cli import app
 from evercount.store import Reading
-from tiers import soak_but
+from soak_cases import soak_except
 
 pytest.importorskip("duckdb")
 RULES = "--time ts --every 1d --zone UTC --start 2026-01-01 --horizon 5"
@@ -73,7 +73,7 @@ def check_goes_on(earlier: str, path: str, cells: int = 3) -> None:
 
 
 @pytest.mark.parametrize(
-    "noise", soak_but([GAUSS], [GAUSS, "--epsilon 1"]), ids=["normal", "laplace"]
+    "noise", soak_except([GAUSS], [GAUSS, "--epsilon 1"]), ids=["normal", "laplace"]
 )
 def test_the_same_totals_through_every_way(noise: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three horizons, one secret: files, stores and the library write the same table, and the
@@ -132,7 +132,7 @@ def test_the_same_totals_through_every_way(noise: str, monkeypatch: pytest.Monke
         assert ("running totals" in said["notes"][0]) == (".1." not in name)
 
 
-@pytest.mark.parametrize("home", soak_but([STORE], [STORE, STATE]), ids=["store", "state file"])
+@pytest.mark.parametrize("home", soak_except([STORE], [STORE, STATE]), ids=["store", "state file"])
 def test_keys_join_and_leave(home: str) -> None:
     """A key that joins starts at zero with no error before; one that was not shown at the end has
     no total."""
@@ -162,7 +162,7 @@ def test_a_key_that_was_removed_has_no_total_in_the_next_year(home: str) -> None
         assert day < 8 or {row["cell"] for row in rows("o.csv")} == {"north", "islands"}
 
 
-@pytest.mark.parametrize("home", soak_but([STATE], [STORE, STATE]), ids=["store", "state file"])
+@pytest.mark.parametrize("home", soak_except([STATE], [STORE, STATE]), ids=["store", "state file"])
 def test_it_may_be_asked_for_later(home: str) -> None:
     """Before the end of a year it is a choice about the next one; what is published does not
     change."""

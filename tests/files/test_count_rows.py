@@ -320,7 +320,7 @@ TIMES = [
 
 
 def test_one_rule_for_times(tmp_path: Path) -> None:
-    """Texts that are almost times: the file door takes those of `parse_instant`, as the same
+    """Texts that are almost times: the file interface takes those of `parse_instant`, as the same
     instants."""
     generator = np.random.default_rng(11)
     letters = [*"0123456789-:.TZ+ U/\t", "24", "23:59", "+24", "00"]

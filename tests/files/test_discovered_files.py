@@ -21,7 +21,7 @@ from evercount.errors import BadRows, ParameterError
 from evercount.files.release_job import Job
 from evercount.files.release_run import release_file
 from evercount.noise import Secret
-from tiers import soak_but
+from soak_cases import soak_except
 
 duckdb = pytest.importorskip("duckdb")
 
@@ -96,7 +96,7 @@ def test_keys_of_the_day_are_those_of_the_library(tmp_path: Path, form: str) -> 
         )
 
 
-@pytest.mark.parametrize("form", soak_but(["csv", "parquet"], ["csv", "jsonl", "parquet"]))
+@pytest.mark.parametrize("form", soak_except(["csv", "parquet"], ["csv", "jsonl", "parquet"]))
 def test_views_are_those_of_the_library(tmp_path: Path, form: str) -> None:
     """Runs in pieces; every view is read back from the published file, whatever its form."""
     query = {"name": "discovered-keys", "parameters": {"minimum": 2, "every": 2}}

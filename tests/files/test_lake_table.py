@@ -21,7 +21,8 @@ from evercount.errors import Conflict, HorizonReached, ParameterError, StoreErro
 from evercount.files import published
 from evercount.files.lake_table import append_new, open_lake
 from evercount.store import Reading
-from tiers import soak_but
+from product_internals import lake_table
+from soak_cases import soak_except
 
 pytest.importorskip("deltalake", reason="deltalake is not installed: pip install 'evercount[lake]'")
 pytest.importorskip("pyiceberg", reason="pyiceberg is not installed: pip install 'evercount[lake]'")
@@ -42,7 +43,7 @@ def released(ticks: int, shift: float = 0.0) -> list[ReleaseTable]:
 
 def read(place: str) -> list[tuple[int, str, float]]:
     lake: Any = open_lake(place)
-    table = lake._table
+    table = lake_table(lake)
     rows = table.to_pyarrow_table() if place.startswith("delta") else table.scan().to_arrow()
     return sorted((row["tick"], row["cell"], row["value"]) for row in rows.to_pylist())
 
@@ -105,16 +106,16 @@ def living(place: str, ticks: int, seconds: float, spent: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("runs", "deaths"), soak_but([(6, 2)], [(6, 2), (14, 5)]))
+@pytest.mark.parametrize(("runs", "deaths"), soak_except([(6, 2)], [(6, 2), (14, 5)]))
 def test_a_kill_at_any_time_loses_and_doubles_nothing(
-    place: str, runs: int, deaths: int, lives: Any, tmp_path: Path
+    place: str, runs: int, deaths: int, fork_server: Any, tmp_path: Path
 ) -> None:
     """Killed at any time of the processor time that an append takes: the table has all new ticks or
     none of them."""
     draw, spent = random.Random(3), tmp_path / "spent"
 
     def life(ticks: int, seconds: float) -> int:
-        process = lives.Process(target=living, args=(place, ticks, seconds, spent))
+        process = fork_server.Process(target=living, args=(place, ticks, seconds, spent))
         process.start()
         process.join()
         assert process.exitcode in (0, -signal.SIGPROF)

@@ -7,6 +7,7 @@ import shlex
 import shutil
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 from evercount.cli import app
 from evercount.files.output_file import OutputFile
 from evercount.store import Reading
+from soak_cases import soak_except
 
 pytest.importorskip("duckdb")
 OPTIONS = (
@@ -83,9 +85,18 @@ def moves(first: str, second: str, lost: str) -> bool:
     return into_store or (first.startswith("store") and second == "other state")
 
 
-@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
-@pytest.mark.parametrize("lost", LOSSES)
-@pytest.mark.parametrize("first", FIRST)
+KINDS = ("csv", "jsonl", "parquet")
+EVERY_PAIR = [
+    (first, lost, KINDS[(row + column) % len(KINDS)])
+    for row, first in enumerate(FIRST)
+    for column, lost in enumerate(LOSSES)
+]
+"""Every two of a first place, a loss and a kind of output meet in one of them."""
+
+
+@pytest.mark.parametrize(
+    ("first", "lost", "kind"), soak_except(EVERY_PAIR, product(FIRST, LOSSES, KINDS))
+)
 def test_what_is_published_is_not_published_again_with_new_noise(
     first: str, lost: str, kind: str
 ) -> None:

@@ -24,6 +24,7 @@ from evercount.files.count_rows import count
 from evercount.files.source import open_source
 from evercount.privacy import Budget
 from evercount.queries import Count
+from product_internals import forget_fitted_noise
 
 pq = pytest.importorskip("pyarrow.parquet")
 EVENTS = "ts,user\n2026-01-01T00:10Z,a\n2026-01-01T01:10Z,b\n"
@@ -277,8 +278,7 @@ def test_a_run_that_goes_on_fits_no_noise_again(
     }
     options["out"] = str(tmp_path / "daily.csv")
     evercount.release(events, end="2026-01-11", **options)
-    for cache in (noise_choice._least_error, noise_choice.candidates, build._fitted):
-        cache.cache_clear()
+    forget_fitted_noise()
 
     def refuse(*_: object) -> None:
         raise AssertionError("a fit")

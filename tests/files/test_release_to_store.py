@@ -21,7 +21,7 @@ from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.tick_marks import TickMark
 from evercount.store import Reading, Store
 from evercount.store.stream_life import mark_ticks
-from stored import all_releases, stored_labels
+from store_reading import all_releases, stored_labels
 
 pytest.importorskip("duckdb")
 OPTIONS = (
@@ -163,7 +163,7 @@ def test_a_service_shows_what_runs_write(kind: str, request: pytest.FixtureReque
     from evercount import release
     from evercount.service.runtime import Service
     from evercount.store.writer import WatchedStore
-    from serving import ADMIN, HEADERS, served
+    from served_service import ADMIN, HEADERS, served
 
     place = "s.db" if kind == "sqlite" else request.getfixturevalue("postgres").fresh()
     options: Any = {

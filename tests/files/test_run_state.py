@@ -8,14 +8,12 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import pytest
-from sqlalchemy.engine.default import DefaultDialect
 
 from evercount import Budget, Count, Stream
 from evercount.cli import app
@@ -27,10 +25,16 @@ from evercount.files.output_file import OutputFile
 from evercount.files.source import Prefix, SeenRows
 from evercount.files.state_file import FORMAT, StateFile, locked, parse_state
 from evercount.store import Reading
-from stored import all_releases
+from killed_at_steps import die_before_change
+from store_reading import all_releases
 
 pytest.importorskip("duckdb")
 
+pytestmark = pytest.mark.slow
+
+CHANGES = ".changes"
+"""The file with the names of the changes that a run makes on disk."""
+OF_THE_RUNNER = {".stdout", ".stderr", CHANGES}
 UNPUBLISHED = (".out.csv.new", ".out.csv.state.new")
 OPTIONS = (
     "--time ts --every 1h --start 2026-01-01 --epsilon 1 --delta 1e-6 --horizon 64 --out out.csv "
@@ -81,6 +85,13 @@ class Runner:
         code = int(self._helper.stdout.readline())
         return Ended(code, *(stream.read_text() for stream in streams))
 
+    def changes(self, folder: Path, end: int, more: str = "") -> list[str]:
+        """One run that is not killed; the names of its changes on disk."""
+        (folder / CHANGES).unlink(missing_ok=True)
+        ended = self(folder, end, more=more)
+        assert ended.returncode == 0, ended.stderr
+        return (folder / CHANGES).read_text().splitlines()
+
     def close(self) -> None:
         self._helper.communicate()
 
@@ -114,27 +125,7 @@ def _be_the_child(folder: Path, steps: int, arguments: list[str], streams: list[
     for number, stream in enumerate(streams, 1):
         os.dup2(os.open(stream, os.O_CREAT | os.O_WRONLY | os.O_TRUNC), number)
     sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
-    left = [steps]
-
-    def die_at(function: Callable[..., Any]) -> Callable[..., Any]:
-        def wrapped(*args: Any, **options: Any) -> Any:
-            left[0] -= 1
-            if left[0] == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return function(*args, **options)
-
-        return wrapped
-
-    # every call of a run that changes what is on disk, or what a database holds
-    database = [(DefaultDialect, name) for name in ("do_execute", "do_executemany", "do_commit")]
-    for owner, name in (
-        (Path, "replace"),
-        (Path, "chmod"),
-        (Path, "unlink"),
-        (os, "fsync"),
-        *database,
-    ):
-        setattr(owner, name, die_at(getattr(owner, name)))
+    die_before_change(steps, folder / CHANGES)
     code = 0
     try:
         app(["release", *arguments])
@@ -188,7 +179,7 @@ def test_killed_at_every_step(tmp_path: Path, run: Runner) -> None:
         if committed:
             assert (folder / "out.csv").read_text() == whole
         assert len((folder / "out.csv").read_text().splitlines()) == 7
-        left = {path.name for path in folder.iterdir()} - {".stdout", ".stderr"}
+        left = {path.name for path in folder.iterdir()} - OF_THE_RUNNER
         assert left <= {
             "events.csv",
             "out.csv",
@@ -206,9 +197,8 @@ def test_killed_at_every_step(tmp_path: Path, run: Runner) -> None:
 INTO_STORE = "--db s.db --name flu --keys keys.txt --key k"
 
 
-def killed_into_store(tmp_path: Path, run: Runner, step: int) -> bool:
-    """A run that is killed at a step, late rows, and the next run; whether it was killed."""
-    folder = tmp_path / str(step)
+def released_into_store(folder: Path, run: Runner) -> Path:
+    """A folder with a store that has released two ticks; returns the events."""
     folder.mkdir()
     (folder / "keys.txt").write_text("a\nb\n")
     events = folder / "events.csv"
@@ -217,6 +207,46 @@ def killed_into_store(tmp_path: Path, run: Runner, step: int) -> bool:
     )
     first = run(folder, 2, more=INTO_STORE)
     assert first.returncode == 0, first.stderr
+    return events
+
+
+def number_of(names: list[str], name: str, after: str = "") -> int:
+    """The number of the first change of this name, from 1 on; after the last one of another."""
+    begin = len(names) - names[::-1].index(after) if after else 0
+    return names.index(name, begin) + 1
+
+
+def test_a_kill_comes_right_before_the_change_of_its_number(tmp_path: Path, run: Runner) -> None:
+    """Of a file, of the state and of a store: nothing is changed before that number, and with the
+    next one it is."""
+    first = tmp_path / "first"
+    first.mkdir()
+    write_events(first / "events.csv", 6)
+    assert run(first, 3).returncode == 0
+    names = run.changes(shutil.copytree(first, tmp_path / "whole"), 6)
+    for name in ("out.csv.state", "out.csv"):
+        number = number_of(names, f"rename {name}")
+        folders = [shutil.copytree(first, tmp_path / f"{name} {step}") for step in (0, 1)]
+        codes = [run(folder, 6, number + step).returncode for step, folder in enumerate(folders)]
+        assert codes == [-signal.SIGKILL] * 2
+        same = [(folder / name).read_bytes() == (first / name).read_bytes() for folder in folders]
+        assert same == [True, False]
+    store = tmp_path / "store"
+    released_into_store(store, run)
+    names = run.changes(shutil.copytree(store, tmp_path / "whole store"), 4, INTO_STORE)
+    commit = number_of(names, "commit", after="executemany")
+    for step, ticks in ((0, 2), (1, 4)):
+        folder = shutil.copytree(store, tmp_path / f"store {step}")
+        assert run(folder, 4, commit + step, INTO_STORE).returncode == -signal.SIGKILL
+        reading = Reading.open(folder / "s.db")
+        assert len(list(all_releases(reading, "flu"))) == ticks
+        reading.close()
+
+
+def killed_into_store(tmp_path: Path, run: Runner, step: int) -> bool:
+    """A run that is killed at a step, late rows, and the next run; whether it was killed."""
+    folder = tmp_path / str(step)
+    events = released_into_store(folder, run)
     died = run(folder, 4, step, more=INTO_STORE)
     before = (folder / "out.csv").read_text()
     with events.open("a") as file:  # for hours that may be closed, and one that is not
@@ -244,7 +274,13 @@ def killed_into_store(tmp_path: Path, run: Runner, step: int) -> bool:
 
 def test_killed_while_it_writes_into_a_store(tmp_path: Path, run: Runner) -> None:
     """The store decides whether a tick is released; the files follow it."""
-    assert all(killed_into_store(tmp_path, run, step) for step in (1, 20, 30, 34, 38, 42))
+    whole = tmp_path / "whole"
+    released_into_store(whole, run)
+    names = run.changes(whole, 4, INTO_STORE)
+    commit = number_of(names, "commit", after="executemany")
+    output = number_of(names, "rename out.csv")
+    steps = {1, commit // 2, commit - 1, commit, commit + 1, output, output + 1}
+    assert all(killed_into_store(tmp_path, run, step) for step in sorted(steps))
 
 
 def killed_in_the_first_run_into_a_store(folder: Path, run: Runner, step: int) -> bool:
@@ -268,7 +304,7 @@ def test_killed_in_the_first_run_into_a_store(tmp_path: Path, run: Runner) -> No
     """At some steps from the first to the last; `make soak` kills at all of them."""
     step, killed = 1, 0
     while killed_in_the_first_run_into_a_store(tmp_path / str(step), run, step):
-        step, killed = step + 11, killed + 1
+        step, killed = step + 16, killed + 1
     assert killed > 5
 
 
@@ -325,12 +361,24 @@ def killed_in_a_renewal(folder: Path, run: Runner, step: int, more: str) -> bool
 
 
 @pytest.mark.parametrize(
-    ("more", "steps"), [("", [9, 15, 20, 22]), ("--db s.db --name flu", [60, 110, 150])]
+    ("more", "archive", "commit"),
+    [
+        ("", "rename out.1.csv", "rename out.csv.state"),
+        ("--db s.db --name flu", "rename out.1.per-tick.csv", "commit"),
+    ],
 )
 def test_killed_in_a_renewal_that_carries_totals(
-    tmp_path: Path, run: Runner, more: str, steps: list[int]
+    tmp_path: Path, run: Runner, more: str, archive: str, commit: str
 ) -> None:
     """The totals go on from the very numbers that were published, whenever the run dies."""
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    write_events(whole / "events.csv", 5)
+    assert run(whole, 3, more=f"{YEARS} {more}").returncode == 0
+    names = run.changes(whole, 4, f"{YEARS} {more} --renew --carry-totals")
+    committed = number_of(names, commit, after=archive)
+    output = number_of(names, "rename out.csv", after=commit)
+    steps = [number_of(names, archive), committed, committed + 1, output, output + 1]
     killed = [killed_in_a_renewal(tmp_path / str(step), run, step, more) for step in steps]
     assert all(killed)
 
@@ -357,7 +405,7 @@ def test_a_year_is_archived_once(tmp_path: Path, run: Runner) -> None:
         path.name: path.read_bytes() for path in year.iterdir() if path.name.startswith("out.")
     }
     killed = 0
-    for step in range(1, 60, 2):
+    for step in range(1, 80, 3):
         folder = tmp_path / str(step)
         shutil.copytree(year, folder)
         codes = [run(folder, 4, last, f"{more} --renew").returncode for last in (step, step + 3, 0)]
@@ -411,13 +459,13 @@ def test_killed_with_keys_that_nobody_listed(tmp_path: Path, run: Runner) -> Non
     write_keys(first / "events.csv")
     assert run(first, 3, 0, more).returncode == 0
     start, state = (first / "out.csv").read_bytes(), (first / "out.csv.state").read_bytes()
-    assert run(first, 6, 0, more).returncode == 0
+    committed = number_of(run.changes(first, 6, more), "rename out.csv.state")
     whole = (first / "out.csv").read_text()
     assert "north" in start.decode()
     assert "south" in whole
     assert "village" not in whole
     killed = 0
-    for step in (5, 8):  # `test_killed_at_every_step` tries them all
+    for step in (committed, committed + 1):  # `test_killed_at_every_step` tries them all
         folder = tmp_path / f"step{step}"
         folder.mkdir()
         write_keys(folder / "events.csv")

@@ -32,6 +32,7 @@ from evercount.local.collection_plan import UNIT
 from evercount.local.message_server import HEAD, unpack
 from evercount.noise import ExactNoise, Secret
 from evercount.noise.normal_sampler import NormalSequence
+from product_internals import secret_of
 
 SECRET = Secret.from_hex("6" * 64)
 PLAN = LocalPlan(0.5, 1e-6, 1000)
@@ -61,7 +62,7 @@ def test_message_is_the_rounding_of_the_exact_sum(form: str, buckets: int) -> No
         client = LocalClient(LocalPlan(0.5, 1e-6, 2000, form, buckets), SECRET)  # type: ignore[arg-type]
         plan = client.plan
         got = unpack(plan, client.message(value)).astype(int)
-        noise = NormalSequence(client._secret, plan.entries)
+        noise = NormalSequence(secret_of(client), plan.entries)
         z = [noise.exact(number) for number in range(plan.entries)]
         j = max(1, int(np.ceil(value * plan.w)))
         assert got.tolist() == rounded(plan, j, z)
@@ -336,7 +337,7 @@ def test_a_second_live_client_of_one_secret_and_plan_is_refused() -> None:
 def test_losses_that_differ_in_a_parameter_share_no_randomness() -> None:
     """With the same randomness, the difference of two messages would be that of the values."""
     clients = [LocalClient(PLAN, SECRET, loss=Quantile(q)) for q in (0.5, 0.9)]
-    assert len({client._secret.hex() for client in clients}) == 2
+    assert len({secret_of(client).hex() for client in clients}) == 2
     messages = {client.message(1.0) for client in clients}
     assert len(messages) == 2
     with pytest.raises(ParameterError, match="live"):

@@ -27,6 +27,7 @@ from evercount.reproduce.local_baselines import (
     tree_variance,
 )
 from evercount.reproduce.table1_items import FORMS, estimated_cdf, logistic_error, secret_of
+from product_internals import sums_of
 
 SECRET = Secret.from_hex("ab" * 32)
 
@@ -65,7 +66,7 @@ def test_the_simulation_sends_what_clients_send() -> None:
         assert 1 <= MESSAGE.unpack(message)[0] <= plan.levels
         server.add(message)
     fast = simulate_hierarchy(plan, points, SECRET)
-    assert fast._sums.tolist() == server._sums.tolist()
+    assert sums_of(fast).tolist() == sums_of(server).tolist()
     assert fast.accepted == server.accepted
     with pytest.raises(InputError, match="points"):
         simulate_hierarchy(plan, [1.5], SECRET)

@@ -22,8 +22,11 @@ from evercount.local import (
 from evercount.local.collection_plan import Form
 from evercount.local.estimate import make_estimate
 from evercount.noise import Secret
-from many_streams import least_share
-from tiers import soak_but
+from independent_streams import least_share
+from product_internals import sums_of
+from soak_cases import soak_except
+
+pytestmark = pytest.mark.slow
 
 THETAS = np.linspace(0, 1, 201)
 
@@ -99,7 +102,7 @@ def many_collections(
     server = LocalServer(plan)
     server.add_entries(entries[0])
     sums = entries.sum(axis=1, dtype=np.int64)
-    np.testing.assert_array_equal(server._sums, sums[0])
+    np.testing.assert_array_equal(sums_of(server), sums[0])
     truth = np.asarray([2 * (data <= k / plan.w).mean() - 1 for k in range(plan.w + 1)])
     return [make_estimate(plan, row, len(data)) for row in sums], truth
 
@@ -126,7 +129,7 @@ def test_std_is_the_measured_one() -> None:
     assert np.std(f_errors) == pytest.approx(one.f_std(0.5), rel=5 / np.sqrt(2 * number))
 
 
-@pytest.mark.parametrize("form", soak_but(["one-counter"], ["one-counter", "two-counter"]))
+@pytest.mark.parametrize("form", soak_except(["one-counter"], ["one-counter", "two-counter"]))
 def test_coverage_over_collections(form: Form) -> None:
     """8,000 collections of 50 clients: bands of 90 %, intervals of single entries and of f within
     0.01, bounds of f.
@@ -215,7 +218,7 @@ def test_other_losses_through_the_reduction(loss: Quantile | Hinge) -> None:
 
 @pytest.mark.parametrize(
     "loss",
-    soak_but([Absolute(), Hinge(0.2)], [Absolute(), Quantile(0.8), Hinge(0.2), Logistic(0.1)]),
+    soak_except([Absolute(), Hinge(0.2)], [Absolute(), Quantile(0.8), Hinge(0.2), Logistic(0.1)]),
     ids=lambda loss: type(loss).__name__,
 )
 def test_bounds_for_the_population_cover(loss: Loss) -> None:

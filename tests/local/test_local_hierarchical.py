@@ -23,7 +23,7 @@ from evercount.local import (
 )
 from evercount.local.hierarchical import MESSAGE, encode, hadamard, prefix_map
 from evercount.noise import Secret
-from many_streams import least_share
+from independent_streams import least_share
 
 
 def collect(

@@ -31,6 +31,7 @@ from evercount.mechanisms.noise_stream import declaration_fingerprint
 from evercount.noise import Secret
 from evercount.queries.counts import Count
 from evercount.queries.histogram import Histogram
+from product_internals import noise_key, noise_source, rounding_coins, splits
 
 SECRET = Secret.from_hex("8" * 64)
 DEEP = Design((2, 2, 2), ((0.3, -0.2, 0.1, 0.0), (-0.1, 0.4, 0.0, 0.1, 0.2, -0.1, 0.0)))
@@ -109,7 +110,7 @@ def test_rates_that_are_drawn_add_up_to_at_most_epsilon(horizon: int) -> None:
         assert noise.unit * UNITS * units >= epsilon * (1 - 2.0**-25)
         ticks = np.arange(1, horizon + 1) if horizon < 1000 else np.arange(1, horizon + 1, 97)
         paths: list[list[float]] = [[] for _ in ticks]
-        for _, _, split, row, child in bridge._descend(ticks):
+        for _, _, split, row, child in splits(bridge, ticks):
             for path, rate in zip(
                 paths, noise.rates(split.shares[row, child]).tolist(), strict=True
             ):
@@ -170,7 +171,7 @@ def test_wide_integers_give_the_same_numbers() -> None:
         whole = np.asarray(
             weights.astype(object) @ plain.draw(nodes, shares).astype(object) << more
         )
-        assert (wide.rows(1, 365) == round_to_grid(whole, tree.bits, wide._up)).all()
+        assert (wide.rows(1, 365) == round_to_grid(whole, tree.bits, rounding_coins(wide))).all()
     assert (np.concatenate([plain.rows(t, 1) for t in range(1, 366)]) == want).all()
     assert (
         abs(int(bridge_noise(Bridge(2**36), 1e-6, 1.0, 1.0, 1, SECRET).rows(2**35, 1)[0, 0])) > 1e6
@@ -273,7 +274,10 @@ def test_rounded_noise_has_mean_zero(horizon: int) -> None:
     """
     tree = Bridge(horizon)
     noise = bridge_noise(tree, 1.0, 1.0, 1.0, 20_000, SECRET)
-    coins, ticks = noise._up, np.flatnonzero(tree._places(np.arange(1, horizon + 1)) == 1) + 1
+    coins, ticks = (
+        rounding_coins(noise),
+        np.flatnonzero(tree._places(np.arange(1, horizon + 1)) == 1) + 1,
+    )
     assert len(ticks)
     for tick in ticks.tolist():
         row = noise.rows(tick, 1)[0]
@@ -298,8 +302,8 @@ def test_std_is_the_measured_one(epsilon: float) -> None:
     run = Stream(query, Budget(epsilon, 0.0), 40, "bridge", secret=SECRET)
     stated = run.std(np.arange(1, 41))[:, 0]
     assert run.factorization.name == "bridge"
-    assert run._parameters.noise.stream.rounded == (epsilon < 4)
-    rows = run._parameters.noise.stream.take(40)
+    assert noise_source(run).rounded == (epsilon < 4)
+    rows = noise_source(run).take(40)
     spread = 6 * np.sqrt((rows**4).mean(axis=1) / stated**4 / 20_000)
     ratio = rows.var(axis=1) / stated**2
     assert (ratio - 1 < spread).all()
@@ -321,7 +325,7 @@ def test_a_new_pure_stream_runs_on_the_bridge_and_restores() -> None:
         assert steps.step(events).value == whole.values[number]
     assert "delta=0" in whole.guarantee
     assert steps.numeric_delta == 0
-    key = steps._parameters.noise.key
+    key = noise_key(steps)
     other = build_pure(Bridge(50), cells=1, grid=1.0, l1=1.0, epsilon=1.0, secret=key)
     assert (other.stream.take(48)[:, 0] + np.cumsum([1, 0, 3] * 16) == whole.values).all()
 
@@ -336,6 +340,6 @@ def test_the_key_of_a_bridge_belongs_to_its_declaration() -> None:
     with pytest.raises(ParameterError, match="another stream with this secret"):
         Stream(Count(), Budget(1.0, 0.0), 50, secret=secret)
     other = Stream(Count(), Budget(1.0, 0.0), 51, secret=secret)
-    assert other._parameters.noise.key != stream._parameters.noise.key
+    assert noise_key(other) != noise_key(stream)
     forms = [Bridge(50), Bridge(50, integers=True), Bridge(50, design_for(64)), Bridge(51)]
     assert len({declaration_fingerprint({}, form, 1.0) for form in forms}) == len(forms)

@@ -25,6 +25,7 @@ from evercount.mechanisms.laplace_noise import (
 from evercount.noise import Secret
 from evercount.queries.counts import Count
 from evercount.queries.histogram import Histogram
+from product_internals import noise_source, rounding_coins, splits
 
 SECRET = Secret.from_hex("9" * 64)
 TREE = EndlessBridge()
@@ -101,7 +102,7 @@ def test_rows_are_the_coefficients_times_the_numbers_drawn(integers: bool) -> No
         nodes, weights, shares = bridge.coefficients(ticks)
         drawn = inside.draw(nodes.ravel(), shares.ravel()).reshape(*nodes.shape, 3)
         want = before + round_to_grid(
-            np.einsum("tn,tnc->tc", weights, drawn), bridge.bits, inside._up
+            np.einsum("tn,tnc->tc", weights, drawn), bridge.bits, rounding_coins(inside)
         )
         assert (rows[ENDS[epoch] : ENDS[epoch] + len(ticks)] == want).all()
         before = before + inside.draw(np.zeros(1, np.int64), bridge.top_shares)[0]
@@ -147,7 +148,7 @@ def test_rates_that_are_drawn_add_up_to_at_most_epsilon() -> None:
                 np.linspace(1, int(ENDS[epoch + 1] - ENDS[epoch]), 40).astype(np.int64)
             )
             paths: list[list[float]] = [[] for _ in ticks]
-            for _, _, split, row, child in TREE.tree(epoch)._descend(ticks):
+            for _, _, split, row, child in splits(TREE.tree(epoch), ticks):
                 for path, rate in zip(
                     paths, noise.rates(split.shares[row, child]).tolist(), strict=True
                 ):
@@ -163,9 +164,9 @@ def test_std_is_the_measured_one(epsilon: float) -> None:
     fourth moment."""
     run = Stream(Histogram(20_000), Budget(epsilon, 0.0), None, secret=SECRET)
     assert run.factorization.name == "endless-bridge"
-    assert run._parameters.noise.stream.rounded == (epsilon < 4)
+    assert noise_source(run).rounded == (epsilon < 4)
     stated = run.std(np.arange(1, 41))[:, 0]
-    rows = run._parameters.noise.stream.take(40)
+    rows = noise_source(run).take(40)
     spread = 6 * np.sqrt((rows**4).mean(axis=1) / stated**4 / 20_000)
     assert (np.abs(rows.var(axis=1) / stated**2 - 1) < spread).all()
 

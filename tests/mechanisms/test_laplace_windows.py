@@ -18,6 +18,7 @@ from evercount.mechanisms import noise_stream
 from evercount.mechanisms.laplace_noise import PureStream
 from evercount.noise import Secret
 from evercount.noise.laplace_sampler import variance
+from product_internals import source_of
 
 SECRET = Secret.from_hex("5" * 64)
 SHAPES = [(3, 1), (3, 2), (3, 3), (5, 2), (5, 3), (7, 2), (9, 2)]
@@ -68,7 +69,7 @@ def stream(tree: WindowTree, cells: int = 2) -> PureStream:
 def test_noise_is_that_of_the_matrix_in_any_pieces(base: int, levels: int) -> None:
     tree = WindowTree(10, None, base, levels)
     whole = stream(tree).take(300)
-    source = stream(tree)._source
+    source = source_of(stream(tree))
     for tick in (1, 2, 17, 120, 299, 300):
         nodes, signs, shares = tree.matrix(np.asarray([tick]))
         assert (signs @ source.draw(nodes, shares) == whole[tick - 1]).all()
@@ -79,7 +80,7 @@ def test_noise_is_that_of_the_matrix_in_any_pieces(base: int, levels: int) -> No
     again = stream(tree).resume(paused.dump())
     assert (again.take(189) == whole[111:]).all()
     assert (stream(tree).resume(stream(tree).dump()).take(300) == whole).all()
-    back = stream(tree)._source
+    back = source_of(stream(tree))
     for tick in (300, 10, 170):  # an interrupted call may go back
         assert (back.rows(tick, 1)[0] == whole[tick - 1]).all()
 

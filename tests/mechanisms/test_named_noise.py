@@ -62,8 +62,9 @@ def test_snapshots_and_joined_cohorts_change_no_number() -> None:
         assert [row[place] for place in noise.place.values()] == [
             expected[name][tick] for name in noise.place
         ]
-        most = max(most, len(noise._cohorts))
-    assert len(noise._cohorts) < most, "cohorts were joined"
+        cohorts = len(noise._cohorts)
+        most = max(most, cohorts)
+    assert cohorts < most, "cohorts were joined"
 
 
 def test_expected_names_are_ready_and_unknown_ones_are_told() -> None:

@@ -53,7 +53,10 @@ from evercount.mechanisms.exact.filter_numbers import (
     with_sums,
 )
 from evercount.noise import ExactNoise, Normals, Secret
-from tiers import soak_but
+from soak_cases import soak_except
+from wrapped_functions import wrap
+
+pytestmark = pytest.mark.slow
 
 SECRET = Secret.from_hex("c3" * 32)
 LONG_MEMORY = BlendFilter((2.0**-17, 2.0**-6, 0.125), (2.0**-7, 1.001953125 * 2.0**-6, 0.875))
@@ -93,7 +96,7 @@ BY_ALL: list[Spec] = [(Balanced, 2**16), (BinaryTree, 2**16), (Optimal, 150)]
 
 
 def soaked(kept: Collection[Spec], specs: Iterable[Spec]) -> list[Any]:
-    """As `soak_but`, for one argument: a spec is a tuple itself."""
+    """As `soak_except`, for one argument: a spec is a tuple itself."""
     return [spec if spec in kept else pytest.param(spec, marks=pytest.mark.soak) for spec in specs]
 
 
@@ -132,13 +135,12 @@ def in_integers(
 def count_calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """The (first tick, cell) of every call from now on that integers decide."""
     calls = []
-    plain = ExactStream._in_integers
 
-    def counted(self: ExactStream, start: int, stop: int, cell: int) -> Any:
+    def counted(plain: Any, self: ExactStream, start: int, stop: int, cell: int) -> Any:
         calls.append((start, cell))
         return plain(self, start, stop, cell)
 
-    monkeypatch.setattr(ExactStream, "_in_integers", counted)
+    wrap(monkeypatch, ExactStream, "_in_integers", counted)
     return calls
 
 
@@ -177,7 +179,7 @@ CLOSE = [(26, (0.5, 0.0)), (3, (0.005, 0.5)), (3, (0.5, 0.005)), (26, (0.5, 0.00
 
 @pytest.mark.parametrize(
     ("f", "cells", "doubts"),
-    soak_but(
+    soak_except(
         [(spec, *close) for spec in KERNELS for close in (CLOSE if spec in BY_ALL else CLOSE[1:2])],
         [(spec, *close) for spec in KERNELS for close in CLOSE],
     ),
@@ -397,7 +399,7 @@ def below(found: list[tuple[float, ...]]) -> bool:
 
 @pytest.mark.parametrize(
     ("f", "cells"),
-    soak_but(
+    soak_except(
         [*((spec, 1) for spec in EVERY), *((spec, 24) for spec in BY_ALL)],
         product_of(EVERY, [1, 24]),
     ),
@@ -456,7 +458,7 @@ PLACES = ["draws", "tables", "state"]
 
 @pytest.mark.parametrize(
     ("f", "where", "cells"),
-    soak_but(
+    soak_except(
         [((Balanced, 2**16), where, 1) for where in PLACES] + [((Unbounded,), "state", 24)],
         product_of([(Balanced, 2**16), (Unbounded,), (SquareRoot, 2**16)], PLACES, [1, 24]),
     ),
@@ -648,7 +650,7 @@ def rounded_wrongly(rng: random.Random, shift: int) -> tuple[int, int]:
     return wrong, unsure
 
 
-@pytest.mark.parametrize("shift", soak_but([60, 6], [60, 40, 20, 6]))
+@pytest.mark.parametrize("shift", soak_except([60, 6], [60, 40, 20, 6]))
 def test_rounding_of_pairs_is_right_where_it_is_sure(
     shift: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -752,7 +754,7 @@ def test_blocks_of_both_lengths_make_the_same_state() -> None:
     assert hashlib.sha256(one.tobytes()).digest() != hashlib.sha256(state.tobytes()).digest()
 
 
-@pytest.mark.parametrize("horizon", soak_but([4100, 4300], [4100, 4196, 4300, 4500]))
+@pytest.mark.parametrize("horizon", soak_except([4100, 4300], [4100, 4196, 4300, 4500]))
 def test_horizons_whose_sums_over_many_blocks_would_not_be_exact(horizon: int) -> None:
     """There fewer blocks are carried at a time; the numbers are those of any other split."""
     engine = SquareRoot(horizon)

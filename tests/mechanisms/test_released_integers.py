@@ -2,9 +2,9 @@
 
 Attacks on noise before it is rounded cannot see what rounding gives away, nor what doubles lose. So
 these look at the released integers themselves: at their residues, for every kind, through the
-public doors; and for Laplace noise at the exact law of each of them. Two bugs are planted: noise
-that is rounded with halves to even before the data come, and noise that passes through doubles
-beyond 2^53.
+public interfaces; and for Laplace noise at the exact law of each of them. Two bugs are planted:
+noise that is rounded with halves to even before the data come, and noise that passes through
+doubles beyond 2^53.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from evercount.mechanisms.laplace_noise import EpochNoise, PureStream, TreeNoise
 from evercount.mechanisms.terrace_noise import TerraceNoise
 from evercount.sparse.budget_split import make_counter
 from evercount.sparse.sparse_count import SparseCount
+from product_internals import noise_source, secret_of, source_of
 
 SECRET = Secret.from_hex("44" * 32)
 EPSILON, DELTA, T = 0.1, 1e-6, 24
@@ -47,7 +48,7 @@ LAPLACE = [*PURE, "pure-tree-3", *PURE_ENDLESS, "fresh", "pure-window-7", *TERRA
 KINDS = [*((name, DELTA) for name in GAUSSIAN), *((name, 0.0) for name in [*LAPLACE, "terrace"])]
 
 
-# -- residues, through the public doors ------------------------------------------------------------
+# -- residues, through the public interfaces -------------------------------------------------------
 
 
 def excess(one: AnyArray, other: AnyArray, epsilon: float, delta: float) -> float:
@@ -188,9 +189,9 @@ def sparse(method: str, delta: float) -> World:
 
     def world(events: int, secret: Secret) -> AnyArray:
         counter = SparseCount(2 * EPSILON, T, delta, 10**4, method=method, secret=secret)
-        single = make_counter(counter.plan, counter._secret.derive("sparse counter")).stream.take(
-            T
-        )[:, 0]
+        single = make_counter(
+            counter.plan, secret_of(counter).derive("sparse counter")
+        ).stream.take(T)[:, 0]
         for tick in range(T):
             counter.step(10**5)
             closed = tick + 1 if method == "plain" else counter.segments
@@ -258,7 +259,7 @@ def test_halves_to_even_are_caught_wherever_a_bridge_is() -> None:
 def exact_law(stream: PureStream, tick: int) -> tuple[FloatArray, int]:
     """(probabilities, place of 0) of the noise of one tick as the program rounds it, from the rates
     that it draws."""
-    source, at = stream._source, tick
+    source, at = source_of(stream), tick
     law, zero = np.ones(1), 0
     if isinstance(source, TerraceNoise):
         return terrace_law(source, tick)
@@ -358,7 +359,7 @@ def law_of(name: str, epsilon: float, tick: int) -> tuple[FloatArray, int]:
     horizon = None if name in ENDS or name.startswith("pure-window") else T
     engine = factorization_of(name)
     stream = Stream(Histogram(2), Budget(epsilon, 0.0), horizon, engine, secret=SECRET, replay=True)
-    noise = stream._parameters.noise.stream
+    noise = noise_source(stream)
     assert isinstance(noise, PureStream)
     return exact_law(noise, tick)
 

@@ -22,6 +22,7 @@ from evercount.mechanisms.calibrate import build_noise
 from evercount.mechanisms.composed_noise import FreshStream, PeriodicStream
 from evercount.mechanisms.laplace_noise import PureStream
 from evercount.mechanisms.noise_stream import NoiseStream, whole_noise
+from product_internals import noise_source, secret_of
 
 SECRET = Secret.from_hex("2b" * 32)
 CELLS = 40
@@ -107,19 +108,19 @@ def test_cells_that_join_late_have_exact_noise(name: str, delta: float) -> None:
 
 
 def noise_of(name: str | None, delta: float, **rest: Any) -> NoiseStream:
-    return stream_of(name, delta, **rest)._parameters.noise.stream
+    return noise_source(stream_of(name, delta, **rest))
 
 
 def named() -> NoiseStream:
     stream = Stream(DiscoveredKeys(), Budget(1.0, 1e-6), 60, secret=SECRET, replay=True)
-    return stream._parameters.noise.stream
+    return noise_source(stream)
 
 
 def joined() -> NoiseStream:
     stream = Stream(Histogram(["a", "b"]), Budget(1.0, 1e-6), 60, secret=SECRET, replay=True)
     stream.run_totals(np.zeros((5, 2), np.int64))
     stream.add_keys(["c"])
-    return stream._parameters.noise.stream
+    return noise_source(stream)
 
 
 KINDS: dict[str, Callable[[], NoiseStream]] = {
@@ -150,11 +151,11 @@ def test_every_kind_of_noise_comes_as_64_bit_integers(kind: str) -> None:
 def test_snapshots_of_older_versions_hold_the_same_noise_as_doubles() -> None:
     stream = stream_of("fresh", 1e-6)
     stream.run_totals(np.ones((7, CELLS), np.int64))
-    noise = stream._parameters.noise.stream
+    noise = noise_source(stream)
     assert isinstance(noise, FreshStream)
     dumped = noise.dump()
     assert dumped["before"].dtype == np.int64
-    args = (noise._each.scale, CELLS, noise._secret, 0, 0.0, 60)
+    args = (noise._each.scale, CELLS, secret_of(noise), 0, 0.0, 60)
     one = FreshStream(*args, {**dumped, "before": dumped["before"].astype(np.float64)})
     assert np.array_equal(one.take(9), noise.take(9))
     for wrong in (
@@ -199,8 +200,8 @@ def test_noise_without_room_is_refused_before_it_is_drawn() -> None:
 
 def test_sums_that_pass_their_room_are_refused() -> None:
     stream = stream_of("fresh", 1e-6)
-    noise = stream._parameters.noise.stream
+    noise = noise_source(stream)
     assert isinstance(noise, FreshStream)
-    noise._before = noise._before + (2**61 - 2)
+    noise._before += 2**61 - 2
     with pytest.raises(ParameterError, match="2\\^61"):
         noise.take(40)

@@ -18,6 +18,8 @@ import pytest
 
 import evercount
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 BLOCKED = """
 import sys

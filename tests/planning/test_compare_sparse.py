@@ -21,6 +21,8 @@ from evercount.sparse import SparseCount
 from evercount.sparse.budget_split import plan_sparse
 from evercount.store import StreamDeclaration
 
+pytestmark = pytest.mark.slow
+
 DOCS = Path(__file__).parents[2] / "docs" / "pure-and-sparse.md"
 
 

@@ -40,6 +40,7 @@ from evercount.queries.sensitivities import protected_l1
 from evercount.queries.user_cap import last_turns
 from evercount.sparse import SparseCount
 from neighbouring_streams import change_norm
+from product_internals import true_totals
 
 EVENT = "any one event"
 ID = "everything under the id of any person "
@@ -226,7 +227,7 @@ def test_numbers_are_about_counted_events() -> None:
 
 
 def test_a_promise_is_not_forgotten() -> None:
-    """Totals that a door has capped, after ticks for which the caller promised the cap."""
+    """Totals that an interface has capped, after ticks for which the caller promised the cap."""
     stream = Stream(Count(), budget_of("user", "add-remove", "caller"), 8)
     stream.run([1], capped="by door")
     assert ITS_FIRST in stream.guarantee
@@ -297,7 +298,7 @@ MOST = 2
 
 
 def counted(places: Iterable[Place], payloads: Iterable[Any], query: Query) -> Any:
-    """The increments of one user's events, where each door counts the first ones by time and
+    """The increments of one user's events, where each interface counts the first ones by time and
     order."""
     ticks: list[list[Any]] = [[], []]
     listed = list(places)
@@ -373,7 +374,7 @@ def released_change(events: Events, others: Events, budget: Budget) -> float:
     for day in (events, others):
         stream = Stream(query, budget, 3, factorization="fresh")
         stream.step([key for _, key in day], users=[user for user, _ in day])
-        rows.append(np.asarray(stream._state.totals)[None])
+        rows.append(np.asarray(true_totals(stream))[None])
     return float(np.sqrt(change_norm(*rows, query.grid) / squared_norm(Fresh(3), query, budget, 3)))
 
 

@@ -26,7 +26,9 @@ from evercount.privacy import Budget, Cost, Ledger, compose, gaussian
 from evercount.privacy.accounts import Filter
 from evercount.privacy.composition import mixed_delta_upper
 from evercount.privacy.gaussian import root_down
-from tiers import soak_but
+from soak_cases import soak_except
+
+pytestmark = pytest.mark.slow
 
 Array = NDArray[np.float64]
 Offer = Callable[[tuple[Cost, ...]], list[Cost]]
@@ -177,7 +179,7 @@ def largest_delta_offers(total: Budget) -> Offer:
 TOTALS = [Budget(1.0, 1e-2), Budget(1.0, 1e-5), Budget(0.3, 1e-3)]
 
 
-@pytest.mark.parametrize("total", soak_but(TOTALS[::2], TOTALS), ids=str)
+@pytest.mark.parametrize("total", soak_except(TOTALS[::2], TOTALS), ids=str)
 def test_no_adaptive_choice_beats_the_total(total: Budget) -> None:
     """Three declarations, each chosen by the loss so far among all kinds: δ is not exceeded, and
     much of it is reached.
@@ -190,7 +192,7 @@ def test_no_adaptive_choice_beats_the_total(total: Budget) -> None:
         assert least * total.delta <= gain <= total.delta * 1.01
 
 
-@pytest.mark.parametrize("total", soak_but(TOTALS[::2], TOTALS), ids=str)
+@pytest.mark.parametrize("total", soak_except(TOTALS[::2], TOTALS), ids=str)
 def test_the_attacker_breaks_wrong_ledgers(total: Budget) -> None:
     """Negative controls: one pot for all kinds, the largest δ instead of the sum, and budget that
     is given back."""
@@ -217,7 +219,7 @@ def refunded_gain(total: Budget, parts: int, rounds: int) -> float:
     return float(np.interp(0.0, LOSSES, left[-1]))
 
 
-@pytest.mark.parametrize("total", soak_but(TOTALS[::2], TOTALS), ids=str)
+@pytest.mark.parametrize("total", soak_except(TOTALS[::2], TOTALS), ids=str)
 def test_the_attacker_computes_what_is_known(total: Budget) -> None:
     """Noise alone, in any number of parts whose sizes depend on the loss, gains δ(μ, ε) exactly; so
     do fixed mixes."""

@@ -1,5 +1,5 @@
 """One rule for what several streams promise together: never below the truth, the least, and the
-same at every door."""
+same at every interface."""
 
 from __future__ import annotations
 
@@ -269,7 +269,9 @@ def test_numerical_errors_grow_with_epsilon() -> None:
 @pytest.mark.parametrize(
     "budgets", [((0.5, 1e-9), (0.5, 1e-9)), ((0.5, 0.0), (1.0, 1e-9), (0.1, 1e-12))]
 )
-def test_two_doors_state_the_same(tmp_path: Path, budgets: tuple[tuple[float, float], ...]) -> None:
+def test_two_interfaces_state_the_same(
+    tmp_path: Path, budgets: tuple[tuple[float, float], ...]
+) -> None:
     """`release` and the store: real streams, one answer."""
     parts = [Budget(*budget) for budget in budgets]
     streams = [Stream(Count(), part, horizon=100) for part in parts]

@@ -10,6 +10,8 @@ import pytest
 from evercount.errors import MissingExtra
 from evercount.examples.flights import flights
 
+pytestmark = pytest.mark.slow
+
 
 def test_the_example_tells_signal_from_noise() -> None:
     try:

@@ -9,7 +9,10 @@ from scipy.stats import binom
 
 from evercount import Budget, DiscoveredKeys, Secret, Stream
 from evercount.queries.discovered_keys import CLEAR, sum_of_clear
-from many_streams import discoveries, least_share
+from independent_streams import discoveries, least_share
+from product_internals import cell_errors
+
+pytestmark = pytest.mark.slow
 
 KEYS = 16_000
 
@@ -86,7 +89,7 @@ def test_intervals_of_the_total_and_of_others_hold(every: int) -> None:
     truth = np.column_stack(
         [np.full(streams, total), total - np.where(public, keys, 0).sum(axis=1), keys]
     )
-    one = many.releases[3]._run._cells
+    one = cell_errors(many.releases[3])
     errors = one.at(np.zeros(streams, np.int64))
     for level in (0.8, 0.95):
         low, high = stream.query.interval(values, evidence, errors, level)

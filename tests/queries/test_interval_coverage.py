@@ -20,9 +20,12 @@ from evercount import Budget, Count, Rollup, Stream
 from evercount._validate import FloatArray
 from evercount.errors import ParameterError
 from evercount.queries import QUERIES, Query, build_query
-from many_streams import least_share, noise_of, published, smooth_stream
+from independent_streams import least_share, noise_of, published, smooth_stream
+from product_internals import half_widths, symmetric_half_widths
 from small_queries import SMALL, ticks_of
-from tiers import soak_but
+from soak_cases import soak_except
+
+pytestmark = pytest.mark.slow
 
 STREAMS, TICKS, LEVEL = 16_000, 4, 0.95
 PURE_STREAMS = 8_000
@@ -69,9 +72,9 @@ def errors_and_halves(
     query, releases = stream.query, stream.run(ticks)
     noise = noise_of(stream, streams, len(ticks))
     errors = published(query, noise) - published(query, np.zeros((len(ticks), 1, query.cells)))
-    yield np.abs(errors), releases._symmetric(LEVEL)
+    yield np.abs(errors), symmetric_half_widths(releases, LEVEL)
     if query.publishing.why_no_views is None:
-        yield np.abs(errors[2:] - errors[:-2]), releases.last(2)._half_widths(LEVEL)[1:]
+        yield np.abs(errors[2:] - errors[:-2]), half_widths(releases.last(2), LEVEL)[1:]
 
 
 def shares(off: FloatArray, half: FloatArray) -> FloatArray:
@@ -87,7 +90,7 @@ KEPT = ["count", "average", "quantiles", "rollup, weighted", "degree histogram, 
 query."""
 
 
-@pytest.mark.parametrize("name", soak_but(KEPT, CASES))
+@pytest.mark.parametrize("name", soak_except(KEPT, CASES))
 def test_intervals_hold_as_often_as_they_say(name: str) -> None:
     query = build_query(*CASES[name])
     # never Laplace noise
@@ -106,7 +109,7 @@ def test_intervals_hold_as_often_as_they_say(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "factorization"),
-    soak_but(
+    soak_except(
         [
             *((name, None) for name in KEPT if name not in MIXED),
             ("rollup, weighted", "pure-binary"),
@@ -155,7 +158,7 @@ TREE = Rollup([("a", "b"), ("a", "c"), ("d", "e")])
 
 @pytest.mark.parametrize(
     ("factorization", "delta", "query"),
-    soak_but(
+    soak_except(
         [*((*one, Count()) for one in ENDLESS), ("endless-bridge", 0.0, TREE)],
         [(*one, query) for one in ENDLESS for query in (Count(), TREE)],
     ),

@@ -18,6 +18,7 @@ from evercount import Budget, DiscoveredKeys, Secret, Stream
 from evercount.errors import ParameterError
 from evercount.mechanisms.composed_noise import ONE_BY_ONE
 from evercount.mechanisms.exact.exact_noise import ExactStream
+from product_internals import inner_state, noise_parts, noise_source
 
 SECRET = Secret.from_hex("da" * 32)
 BUDGET = Budget(2.0, 1e-3)
@@ -136,7 +137,7 @@ def test_a_unit_is_listed_with_at_most_delta_2_in_all_its_ticks(most: int) -> No
     unit: dict[str, Any] = {"unit": "user", "max_events": most} if most > 1 else {}
     budget, trials = Budget(1.0, 0.4, **unit), 20_000
     stream = stream_of(budget=budget)
-    thresholds, noise = stream.thresholds, stream._parameters.noise.stream
+    thresholds, noise = stream.thresholds, noise_source(stream)
     assert thresholds is not None
     delta_2 = 0.2 / (1 + math.e)
     assert thresholds.delta == pytest.approx(delta_2)
@@ -181,7 +182,7 @@ def test_no_year_and_no_horizon_enter_the_threshold() -> None:
 def oracle(stream: Stream, ticks: list[list[str]]) -> list[dict[str, float]]:
     """Every name that ever comes has a column of noise for all ticks; plain dictionaries do the
     rest."""
-    noise, thresholds = stream._parameters.noise, stream.thresholds
+    noise, thresholds = noise_parts(stream), stream.thresholds
     assert thresholds is not None
     assert noise.key is not None
     names = sorted({key for tick in ticks for key in tick})
@@ -221,7 +222,7 @@ def test_a_tick_is_a_function_of_itself_alone() -> None:
     for tick in range(12):
         others = [["x"] * 500 if number != tick else ticks[tick] for number in range(12)]
         assert shown(stream_of(), others)[tick] == whole[tick]
-    assert len(stream_of()._state.encoder.keys) == 0
+    assert len(inner_state(stream_of()).encoder.keys) == 0
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -18,7 +18,7 @@ from evercount.queries.base import Query
 from evercount.queries.graphs.graph_query import GraphQuery
 from evercount.queries.prefix import PrefixQuery
 from evercount.words import Episodes, Substrings
-from many_streams import smooth_stream
+from independent_streams import smooth_stream
 
 ADJACENCIES: tuple[Adjacency, ...] = ("add-remove", "replace")
 

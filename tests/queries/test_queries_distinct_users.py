@@ -18,9 +18,9 @@ from evercount.factorizations import factorization
 from evercount.planning.compare import plan
 from evercount.privacy import Adjacency
 from evercount.queries import Occupancy, Query
-from many_streams import smooth_stream
+from independent_streams import smooth_stream
 from neighbouring_streams import all_neighbours, all_streams, change_norm, worst_pair
-from tiers import soak_but
+from soak_cases import soak_except
 
 USERS = Budget(1.0, 1e-6, unit="user")
 AB, ABC = ["a", "b"], ["a", "b", "c"]
@@ -72,7 +72,7 @@ def test_keys_that_do_not_fit_the_memory_are_refused(
 
 
 @pytest.mark.parametrize("adjacency", ["add-remove", "replace"])
-@pytest.mark.parametrize("query", soak_but(ACTIVE, [*SHAPES[:3], *TOTALS, *ACTIVE]), ids=repr)
+@pytest.mark.parametrize("query", soak_except(ACTIVE, [*SHAPES[:3], *TOTALS, *ACTIVE]), ids=repr)
 def test_event_sensitivity_by_enumeration(query: DistinctUsers, adjacency: Adjacency) -> None:
     """All streams of up to four ticks of one event: no change beats S, and most claims are reached.
 

@@ -23,7 +23,9 @@ from evercount.queries.words import (
     one_length,
 )
 from neighbouring_streams import all_neighbours, change_norm, random_neighbours, worst_pair
-from tiers import soak_but
+from soak_cases import soak_except
+
+pytestmark = pytest.mark.slow
 
 
 def minimal_occurrences(text: str, episode: str) -> set[tuple[int, int]]:
@@ -130,7 +132,7 @@ def apart_term(letters: int, length: int, replace: bool) -> int:
     return sum(perm(letters - 1, f) * (once[f] + removed[f]) for f in range(length))
 
 
-@pytest.mark.parametrize("length", soak_but(range(2, 6), range(2, 7)))
+@pytest.mark.parametrize("length", soak_except(range(2, 6), range(2, 7)))
 def test_automaton_gives_the_known_polynomials(length: int) -> None:
     for letters in (2, 3, 4, 7, 26):
         assert apart_term(letters, length, replace=False) == REMOVED[length](letters)
@@ -178,7 +180,7 @@ def test_known_maxima_are_met() -> None:
         assert query.squared_sensitivity("replace") == replace
 
 
-@pytest.mark.parametrize("number", soak_but([60], [60, 300]))
+@pytest.mark.parametrize("number", soak_except([60], [60, 300]))
 def test_random_search_does_not_beat_longer_episodes(number: int) -> None:
     for letters, longest, ticks in ((3, 3, 14), (2, 4, 16), (2, 7, 16)):
         query = Episodes(letters, longest)

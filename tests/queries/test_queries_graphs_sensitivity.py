@@ -31,7 +31,9 @@ from evercount.queries.base import Query
 from evercount.queries.graphs.edge_rules import ChangeBound
 from evercount.queries.graphs.graph_query import GraphQuery
 from neighbouring_streams import change_norm
-from tiers import soak_but
+from soak_cases import soak_except
+
+pytestmark = pytest.mark.slow
 
 K4 = list(itertools.combinations(range(4), 2))
 TRIANGLE = [(0, 1, 1), (0, 2, 2), (1, 2, 2)]
@@ -124,7 +126,7 @@ caught by all kinds of streams that reach the claims, below."""
 
 @pytest.mark.parametrize(
     ("query", "adjacency"),
-    soak_but(
+    soak_except(
         [(query, "replace") for query in KEPT.values()], itertools.product(EVERY, ADJACENCIES)
     ),
     ids=repr,
@@ -145,7 +147,7 @@ def test_no_neighbours_beat_the_claim(query: GraphQuery, adjacency: Adjacency) -
 LONGER = [Triangles(4, max_degree=3), Matching(4), Triangles(4, max_degree=2, enforce_degree=True)]
 
 
-@pytest.mark.parametrize("query", soak_but(LONGER[2:], LONGER), ids=repr)
+@pytest.mark.parametrize("query", soak_except(LONGER[2:], LONGER), ids=repr)
 def test_no_longer_neighbours_beat_the_claim(query: GraphQuery) -> None:
     """All streams of up to 6 updates: every order in which the edges of 4 vertices can come."""
     report = audit_sensitivity(query, np.eye(1), "add-remove", 1, steps=6, budget=50_000)

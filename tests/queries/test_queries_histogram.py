@@ -12,7 +12,7 @@ import pytest
 from evercount import Budget
 from evercount.errors import InputError, ParameterError, TooLarge
 from evercount.queries.histogram import Histogram, TopK
-from many_streams import smooth_stream
+from independent_streams import smooth_stream
 from neighbouring_streams import all_neighbours, worst_pair
 
 

@@ -19,8 +19,10 @@ from evercount.factorizations.row_weighted import Weighted, Weights, bounded_col
 from evercount.graphs import DegreeHistogram, HighDegree, Matching
 from evercount.privacy import Adjacency
 from evercount.queries.graphs.edge_rules import StreamKind
-from many_streams import smooth_stream
-from tiers import soak_but
+from independent_streams import smooth_stream
+from soak_cases import soak_except
+
+pytestmark = pytest.mark.slow
 
 NAMES = tuple(FACTORIZATIONS)
 SQUARE = [(0, 1), (1, 2), (2, 3), (0, 3)]
@@ -80,7 +82,9 @@ def test_gram_matrices_fall(name: str) -> None:
         assert gram_falls(kind.dense(T)[1]), T
 
 
-@pytest.mark.parametrize("T", soak_but([4096, 2**31, 2**50], [4096, 10**6, 2**31, 10**12, 2**50]))
+@pytest.mark.parametrize(
+    "T", soak_except([4096, 2**31, 2**50], [4096, 10**6, 2**31, 10**12, 2**50])
+)
 def test_long_horizons_are_certified(T: int) -> None:
     assert all(factorization(name, T).falling_gram for name in NAMES if name != "optimal")
 
@@ -152,7 +156,7 @@ def matching(kind: StreamKind, edges: list[tuple[int, int]] = ALL_EDGES) -> Matc
 
 @pytest.mark.parametrize(
     ("kind", "adjacency"),
-    soak_but(
+    soak_except(
         [("insert", "add-remove"), ("insert", "replace"), ("ignore-absent", "replace")],
         product(KINDS, SIDES),
     ),
@@ -207,7 +211,7 @@ def encoded_run(query: Matching, ticks: list[list[tuple[int, int]]]) -> IntArray
 
 
 @pytest.mark.parametrize(
-    ("kind", "adjacency"), soak_but([("insert", "replace")], product(KINDS, SIDES))
+    ("kind", "adjacency"), soak_except([("insert", "replace")], product(KINDS, SIDES))
 )
 def test_no_larger_matchings_that_a_search_finds_beat_the_smaller_claim(
     kind: StreamKind, adjacency: Adjacency
@@ -287,7 +291,7 @@ def test_degrees_take_turns() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "enforced"),
-    soak_but([("insert", True)], product(["insert", "ignore-duplicates"], [False, True])),
+    soak_except([("insert", True)], product(["insert", "ignore-duplicates"], [False, True])),
 )
 def test_no_neighbours_beat_the_smaller_claim_about_degrees(
     kind: StreamKind, enforced: bool

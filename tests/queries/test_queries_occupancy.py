@@ -25,7 +25,7 @@ from evercount.planning.compare import plan
 from evercount.privacy import Adjacency
 from evercount.queries import Occupancy
 from evercount.queries.base import Query
-from many_streams import smooth_stream
+from independent_streams import smooth_stream
 from neighbouring_streams import change_norm
 
 USERS = Budget(1.0, 1e-6, unit="user")

@@ -14,8 +14,8 @@ from evercount.audit.sensitivity import audit_sensitivity
 from evercount.errors import InputError, ParameterError
 from evercount.privacy import Adjacency
 from evercount.queries import build_query
-from many_streams import noise_of, smooth_stream
-from tiers import soak_but
+from independent_streams import noise_of, smooth_stream
+from soak_cases import soak_except
 
 BUDGET = Budget(1.0, 1e-6)
 
@@ -116,7 +116,7 @@ def coverage(number: int, q: float, budget: Budget, factor: float = 1.0) -> dict
 
 @pytest.mark.parametrize(
     ("number", "q", "delta"),
-    soak_but(
+    soak_except(
         [(50, 0.5, 1e-6), (2000, 0.95, 0.0)],
         [(50, 0.5, 1e-6), (2000, 0.95, 1e-6), (300, 0.1, 1e-6), (2000, 0.95, 0.0), (300, 0.1, 0.0)],
     ),

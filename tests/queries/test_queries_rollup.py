@@ -18,7 +18,7 @@ from evercount.factorizations import factorization
 from evercount.privacy import Adjacency
 from evercount.queries import build_query
 from evercount.queries.rollup import path_key
-from many_streams import noise_of, published, smooth_stream
+from independent_streams import noise_of, published, smooth_stream
 from neighbouring_streams import all_neighbours, worst_pair
 
 BUDGET = Budget(1.0, 1e-6)

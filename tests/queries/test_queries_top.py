@@ -20,7 +20,8 @@ from evercount.queries.publishing import (
     top_keys,
 )
 from evercount.words import Substrings
-from many_streams import least_share, noise_of, published, smooth_stream
+from independent_streams import least_share, noise_of, published, smooth_stream
+from product_internals import run_of, symmetric_half_widths
 
 STREAMS = 8_000
 
@@ -150,7 +151,7 @@ def test_other_kinds_of_noise_use_the_union_bound() -> None:
     ).step(events)
     degrees = Stream(DegreeHistogram(40, max_degree=3), Budget(4.0, 1e-6), 4).step([(0, 1)])
     for release in (pure, highest, degrees):
-        assert not release._run._rank_errors.independent
+        assert not run_of(release)._rank_errors.independent
         key = release.top()[0]
         assert 0 <= key.confidence <= 1
         assert key.low < key.value < key.high
@@ -207,7 +208,7 @@ def test_selected_intervals_of_streams_hold_at_once(query: Query, budget: Budget
         assert np.mean((np.abs(noise) <= 0.9 * half).all(axis=1)) < least, (
             "planted: 10 % too narrow"
         )
-    single = releases._symmetric(level)[-1]
+    single = symmetric_half_widths(releases, level)[-1]
     assert np.mean((off <= single[order]).all(axis=1)) < least
 
 

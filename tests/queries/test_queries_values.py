@@ -39,8 +39,11 @@ from evercount.graphs import (
 from evercount.planning.compare import plan
 from evercount.privacy import Adjacency
 from evercount.queries.graphs.graph_query import GraphQuery
-from many_streams import smooth_stream
-from tiers import soak_but
+from independent_streams import smooth_stream
+from product_internals import error_model, value_change_bound
+from soak_cases import soak_except
+
+pytestmark = pytest.mark.slow
 
 ADJACENCIES: tuple[Adjacency, ...] = ("add-remove", "replace")
 BUDGET = Budget(1.0, 1e-6)
@@ -81,7 +84,7 @@ def test_all_graphs_that_differ_in_two_edges(number: int, n: int) -> None:
     where they can be."""
     query = mixed_queries(n)[number]
     values, pairs = all_values(query, n), n * (n - 1) // 2
-    reach, graphs = query._value_change_bound(), np.arange(len(values))
+    reach, graphs = value_change_bound(query), np.arange(len(values))
     found = [0.0, 0.0, 0.0]
     for e in range(pairs):
         without = graphs[(graphs >> e & 1) == 0]
@@ -120,8 +123,8 @@ def test_spanning_forests_that_differ_in_two_edges(W: int) -> None:
             for tick in (chosen, [*chosen, e], [*chosen, f])
         )
         found = [max(found[0], (one - base) ** 2), max(found[1], (one - two) ** 2)]
-    assert found[0] == query._value_change_bound().one
-    assert found[1] <= query._value_change_bound().exchanged
+    assert found[0] == value_change_bound(query).one
+    assert found[1] <= value_change_bound(query).exchanged
 
 
 def neighbours_apart(query: GraphQuery, events: list[Any], length: int) -> dict[Adjacency, float]:
@@ -172,7 +175,7 @@ def test_no_mixed_streams_beat_the_claim(number: int) -> None:
 
 @pytest.mark.parametrize(
     "kind",
-    soak_but(
+    soak_except(
         ["insert", "ignore-absent"], ["insert", "delete", "ignore-duplicates", "ignore-absent"]
     ),
 )
@@ -204,7 +207,7 @@ def test_a_claim_that_is_too_small_is_caught() -> None:
     """Planted: the claim of add-remove for replace in a mixed stream."""
     query = Matching(4, "mixed", initial_edges=((0, 1),))
     events = [(u, v, sign) for u, v in ((0, 1), (2, 3)) for sign in (1, -1)]
-    assert neighbours_apart(query, events, 2)["replace"] == 4 > query._value_change_bound().one
+    assert neighbours_apart(query, events, 2)["replace"] == 4 > value_change_bound(query).one
 
 
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
@@ -394,7 +397,7 @@ def test_direct_noise_is_independent_and_of_the_stated_size(cells: int) -> None:
     assert abs(z.mean()) < 5 / math.sqrt(z.size)
     assert abs(z.std() - 1) < 5 / math.sqrt(2 * z.size)
     assert abs((z[1:] * z[:-1]).mean()) < 5 / math.sqrt(z.size)
-    apart, _ = releases._errors.difference_errors(np.asarray([3]), np.asarray([9]))
+    apart, _ = error_model(releases).difference_errors(np.asarray([3]), np.asarray([9]))
     assert apart[0, 0] == pytest.approx(math.sqrt(2) * releases.stds[0, 0])
 
 
@@ -522,7 +525,7 @@ def test_promises_per_edge_that_are_no_numbers_are_refused(name: str, wrong: Any
         CAPPED[name](4, max_per_edge=wrong)
 
 
-@pytest.mark.parametrize("most", soak_but([1, 2], [1, 2, 3]))
+@pytest.mark.parametrize("most", soak_except([1, 2], [1, 2, 3]))
 def test_stars_with_a_promise_per_edge(most: int) -> None:
     """All streams of up to 5 updates on 4 vertices: no neighbours that keep the promise beat the
     smaller claim."""

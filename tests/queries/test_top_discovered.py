@@ -10,7 +10,8 @@ from scipy.stats import binom
 from evercount import Budget, DiscoveredKeys, Secret, Stream
 from evercount.errors import ParameterError
 from evercount.queries.discovered_keys import top_discovered
-from many_streams import discoveries
+from independent_streams import discoveries
+from product_internals import cell_errors, run_of, sums_of
 
 
 def test_intervals_and_confidences_hold_given_discovery() -> None:
@@ -22,7 +23,7 @@ def test_intervals_and_confidences_hold_given_discovery() -> None:
     least, std = stream.thresholds.at(1), float(stream.std([1])[0, 0])
     counts = np.asarray([int(least + std * away) for away in (*np.arange(-2, 4, 0.5), 14, 22)])
     many = discoveries(stream, counts[np.newaxis], runs)
-    errors = many.releases[0]._run._cells
+    errors = cell_errors(many.releases[0])
     missed = wrong = naive = confident = 0
     for values, evidence, order in zip(*many.rows(1), strict=True):
         public = order[: np.count_nonzero(~np.isnan(values)) - 2]
@@ -53,9 +54,9 @@ def test_a_release_gives_what_its_numbers_give() -> None:
     """`Release.top` is the function that is tested above, of what the release publishes."""
     stream = Stream(DiscoveredKeys(), Budget(1.0, 1e-2), 4)
     release = stream.step({"a": 500, "b": 400, "c": 300})
-    run = release._run
+    run = run_of(release)
     wanted = top_discovered(
-        stream.query, release.labels, release.values, run._sums[0], run[0]._run._cells, 2, 0.8
+        stream.query, release.labels, release.values, sums_of(run)[0], cell_errors(run[0]), 2, 0.8
     )
     assert release.top(2, 0.8) == wanted
     assert [key.key for key in wanted] == ["a", "b"]

@@ -24,6 +24,8 @@ from evercount.reproduce.proof_items import OURS, REDUCTIONS, fresh_noise, true_
 from evercount.reproduce.runner import ITEMS, run_items
 from evercount.reproduce.simulator import stds
 
+pytestmark = pytest.mark.slow
+
 SIGMAS = 4.5
 """Seeds are fixed; a correct simulation leaves this range once in 1.5·10^5 comparisons."""
 

@@ -27,12 +27,14 @@ pytest.importorskip(
     "fastapi", reason="the service is not installed: pip install 'evercount[service]'"
 )
 pytest.importorskip("uplot", reason="uPlot is not installed: pip install 'evercount[service]'")
-from serving import free_port
-from tiers import soak_but
+from free_ports import free_port
+from soak_cases import soak_except
 
 sync_api = pytest.importorskip(
     "playwright.sync_api", reason="playwright is not installed: pip install playwright"
 )
+
+pytestmark = pytest.mark.slow
 
 STATIC = Path(__file__).parents[2] / "src" / "evercount" / "service" / "static"
 ADMIN = "an-admin-token-for-tests-only"
@@ -820,7 +822,7 @@ def test_everything_works_from_the_keyboard(
     assert page.inner_text("#focus-name") == "Bretagne"
 
 
-@pytest.mark.parametrize("path", soak_but(["#/stream/flu"], ["#/stream/flu", "#/planner"]))
+@pytest.mark.parametrize("path", soak_except(["#/stream/flu"], ["#/stream/flu", "#/planner"]))
 def test_every_control_has_a_name_and_every_page_its_landmarks(
     visit: Callable[..., Any], path: str
 ) -> None:

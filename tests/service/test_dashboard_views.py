@@ -28,7 +28,9 @@ from service.test_dashboard import (
     visit,
     wait_state,
 )
-from tiers import soak_but
+from soak_cases import soak_except
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -251,7 +253,7 @@ def test_a_stream_that_drops_late_events_says_so(
 COMPARED = [("wave0/b", "a minus b"), ("wave1/a", "wave0: a minus wave1: a")]
 
 
-@pytest.mark.parametrize(("other", "label"), soak_but(COMPARED[1:], COMPARED))
+@pytest.mark.parametrize(("other", "label"), soak_except(COMPARED[1:], COMPARED))
 def test_two_cells_or_two_streams_are_compared(
     hourly: Running,
     visit: Callable[..., Any],
@@ -391,7 +393,7 @@ def test_scheduled_nonnegative_top_and_single_streams(
     assert page.locator(".tile-name").first.inner_text() == "k4"
 
 
-@pytest.mark.parametrize("scheme", soak_but(["dark"], ["light", "dark"]))
+@pytest.mark.parametrize("scheme", soak_except(["dark"], ["light", "dark"]))
 def test_borders_of_controls_can_be_seen(visit: Callable[..., Any], scheme: str) -> None:
     page = visit(color_scheme=scheme)
     wait_state(page, "live")

@@ -32,8 +32,10 @@ from evercount.cli import app
 from evercount.service.runtime import Service
 from evercount.store import Store, StreamDeclaration, schema
 from evercount.store.writer import WatchedStore
-from loaded_program import COMMAND, Programs
-from serving import ADMIN, BINARIES, HEADERS, Postgres, free_port, served
+from free_ports import free_port
+from postgres_cluster import BINARIES, Postgres
+from preloaded_programs import COMMAND, Programs
+from served_service import ADMIN, HEADERS, served
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

@@ -9,7 +9,8 @@ from pathlib import Path
 from evercount.service.log_keeper import LogKeeper
 from evercount.service.runtime import Service
 from evercount.store import Batch, Store, StreamDeclaration
-from serving import ADMIN, HEADERS, Postgres, served
+from postgres_cluster import Postgres
+from served_service import ADMIN, HEADERS, served
 
 TABLE = {"name": "one", "query": "count", "budget": {"epsilon": 1.0, "delta": 1e-9}}
 
@@ -46,13 +47,14 @@ def test_a_service_moves_its_log_while_it_writes(tmp_path: Path) -> None:
     store = Store(tmp_path / "a.db")
     store.declare(StreamDeclaration.from_dict(TABLE), 0.0)
     service = Service(store, admin=ADMIN)
-    service._log_keeper.pause = 0.001
+    keeper = service._log_keeper
+    keeper.pause = 0.001
     with served(service) as client:
         for _ in range(200):
             client.post("/v1/streams/one/events", json=[1], headers=HEADERS).raise_for_status()
-        assert service._log_keeper.is_alive()
+        assert keeper.is_alive()
         assert store.streams["one"].totals.tolist() == [200]
-    assert not service._log_keeper.is_alive()
+    assert not keeper.is_alive()
 
 
 def test_postgresql_needs_none(postgres: Postgres, tmp_path: Path) -> None:

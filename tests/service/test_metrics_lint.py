@@ -10,7 +10,7 @@ import pytest
 
 from evercount.service.runtime import Service
 from evercount.store import Store, StreamDeclaration
-from serving import ADMIN, HEADERS, served
+from served_service import ADMIN, HEADERS, served
 
 TABLE = {"name": "one", "query": "count", "budget": {"epsilon": 1.0, "delta": 1e-9}, "public": True}
 

@@ -18,7 +18,7 @@ from evercount.store import Store
 from evercount.store.sealing import add_token, read_tokens, token_digest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from serving import ADMIN, HEADERS, served
+from served_service import ADMIN, HEADERS, served
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-9}
 COUNT = {"query": {"name": "count"}, "budget": BUDGET, "horizon": 64}

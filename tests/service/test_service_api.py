@@ -25,8 +25,8 @@ from evercount.service.runtime import Service
 from evercount.store import Store, StreamDeclaration
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from serving import ADMIN, HEADERS, HandClock, served
-from tiers import soak_but
+from served_service import ADMIN, HEADERS, HandClock, served
+from soak_cases import soak_except
 
 FLU = {
     "name": "flu",
@@ -427,7 +427,7 @@ typer.run(serve)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", soak_but([signal.SIGINT], [signal.SIGTERM, signal.SIGINT]))
+@pytest.mark.parametrize("number", soak_except([signal.SIGINT], [signal.SIGTERM, signal.SIGINT]))
 def test_the_demonstration_runs_and_stops_cleanly(tmp_path: Path, number: signal.Signals) -> None:
     command = [sys.executable, "-c", COMMAND, "--demo", "--db", str(tmp_path), "--port", "0"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)

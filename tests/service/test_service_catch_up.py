@@ -22,8 +22,10 @@ from evercount.service import catch_up
 from evercount.service.catch_up import CatchUp
 from evercount.service.runtime import Service
 from evercount.store import Store, StreamDeclaration
-from serving import ADMIN, HEADERS, HandClock, served
-from stored import all_releases
+from served_service import ADMIN, HEADERS, HandClock, served
+from store_reading import all_releases
+
+pytestmark = pytest.mark.slow
 
 START = "2026-03-01T00:00:00Z"
 BEGIN = Schedule.of("1h", START).begin / 1e6
@@ -222,7 +224,7 @@ def test_the_option_is_a_length_of_time() -> None:
 
 
 def test_a_month_of_seconds_neither_keeps_the_port_closed_nor_stops_the_end(
-    tmp_path: Path, loaded_command: Path
+    tmp_path: Path, preloaded_command: Path
 ) -> None:
     """A real `evercount serve` that has 2.6 million ticks to close."""
     place = tmp_path / "a.db"
@@ -234,7 +236,7 @@ def test_a_month_of_seconds_neither_keeps_the_port_closed_nor_stops_the_end(
     store.close()
     released = []
     for option in ("24h", "none"):
-        command = [loaded_command / "evercount", "serve", "--db", str(place), "--port", "0"]
+        command = [preloaded_command / "evercount", "serve", "--db", str(place), "--port", "0"]
         process = subprocess.Popen(
             [*command, "--clock-jump", option], stderr=subprocess.PIPE, text=True
         )

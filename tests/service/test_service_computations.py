@@ -28,8 +28,9 @@ from evercount.service.runtime import Service
 from evercount.store import Store
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from loaded_program import COMMAND, Programs
-from serving import ADMIN, HEADERS, served
+from preloaded_programs import COMMAND, Programs
+from product_internals import noise_choices
+from served_service import ADMIN, HEADERS, served
 
 SMALL: dict[str, Any] = {
     "name": "small",
@@ -55,11 +56,6 @@ def running(folder: Path, **limits: Any) -> Iterator[tuple[Service, httpx.Client
         yield service, client
 
 
-def chosen() -> int:
-    """How many choices of noise are complete: these are remembered."""
-    return noise_choice._least_error.cache_info().currsize
-
-
 def wait_for_thread(name: str, there: bool) -> None:
     """Wait until a thread of this name is there, or is not."""
     while any(thread.name.startswith(name) for thread in threading.enumerate()) is not there:
@@ -77,20 +73,20 @@ def ask(client: httpx.Client) -> socket.socket:
 
 
 def test_a_declaration_ends_when_its_client_leaves(tmp_path: Path) -> None:
-    before = chosen()
+    before = noise_choices()
     with running(tmp_path) as (service, client):
         asked = ask(client)
         wait_for_thread("evercount-declarations", there=True)
         asked.close()
         wait_for_thread("evercount-declarations", there=False)
-        assert chosen() == before, "it was computed to its end"
+        assert noise_choices() == before, "it was computed to its end"
         assert "long" not in service.store.streams
         assert client.post("/v1/streams", json=SMALL, headers=HEADERS).status_code == 201
 
 
 @pytest.mark.parametrize("what", ["declaration", "plan"])
 def test_what_takes_too_long_is_refused_and_ends(tmp_path: Path, what: str) -> None:
-    before = chosen()
+    before = noise_choices()
     with running(tmp_path, compute_seconds=0.3) as (service, client):
         refused = (
             client.get(PLAN)
@@ -101,7 +97,7 @@ def test_what_takes_too_long_is_refused_and_ends(tmp_path: Path, what: str) -> N
         assert "evercount plan" in refused.json()["error"]["remedy"]
         wait_for_thread("evercount-plans", there=False)
         wait_for_thread("evercount-declarations", there=False)
-        assert chosen() == before, "it was computed to its end"
+        assert noise_choices() == before, "it was computed to its end"
         assert service.store.streams == {}
 
 
@@ -124,8 +120,8 @@ def test_a_server_that_is_told_to_stop_ends_and_answers(
     assert found
     with httpx.Client(base_url=found[0], timeout=300) as client:
         asked = ask(client)
-        began = processor_ticks(process._process.pid)
-        while processor_ticks(process._process.pid) < began + os.sysconf("SC_CLK_TCK"):
+        began = processor_ticks(process.pid)
+        while processor_ticks(process.pid) < began + os.sysconf("SC_CLK_TCK"):
             time.sleep(0.05)
         process.send_signal(number)
         answer = b"".join(iter(lambda: asked.recv(65536), b""))

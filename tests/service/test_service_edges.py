@@ -25,9 +25,10 @@ from evercount.store.sealing import read_tokens
 from evercount.store.writer import WatchedStore
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from loaded_program import COMMAND, Programs
-from mounted import fill, read_only, small_disk
-from serving import ADMIN, HEADERS, Postgres, served
+from mounted_disks import fill, read_only, small_disk
+from postgres_cluster import Postgres
+from preloaded_programs import COMMAND, Programs
+from served_service import ADMIN, HEADERS, served
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-9}
 COUNT = {
@@ -146,7 +147,7 @@ def test_large_bodies_are_read_off_the_event_loop(
 # -- texts that look like others -------------------------------------------------------------------
 
 
-def test_texts_that_look_like_others_are_refused_at_every_door(client: httpx.Client) -> None:
+def test_texts_that_look_like_others_are_refused_at_every_interface(client: httpx.Client) -> None:
     users = {**COUNT, "name": "users", "budget": {**BUDGET, "unit": "user", "max_events": 2}}
     client.post("/v1/streams", json=users, headers=HEADERS).raise_for_status()
     for text in HIDDEN_TEXTS:

@@ -16,7 +16,7 @@ from evercount.service.runtime import Service
 from evercount.store import Store
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from serving import ADMIN, HEADERS, served
+from served_service import ADMIN, HEADERS, served
 
 
 def declaration(encode: str) -> dict[str, Any]:

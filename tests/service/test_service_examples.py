@@ -17,7 +17,7 @@ from evercount.declarations.streams_file import read_declarations
 from evercount.service.openapi import declaration_schema, examples, sent_body
 from evercount.service.runtime import Service
 from evercount.store import Store
-from serving import ADMIN, HEADERS, HandClock, served
+from served_service import ADMIN, HEADERS, HandClock, served
 
 jsonschema_rs = pytest.importorskip(
     "jsonschema_rs", reason="jsonschema-rs is not installed: pip install schemathesis"

@@ -19,7 +19,7 @@ import pytest
 from evercount.service import catch_up, exports
 from evercount.service.runtime import Service
 from evercount.store import Store
-from serving import ADMIN, HEADERS, served
+from served_service import ADMIN, HEADERS, served
 
 TABLE: dict[str, Any] = {
     "name": "flu",

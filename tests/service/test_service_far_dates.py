@@ -12,10 +12,10 @@ from evercount.declarations.schedule import Schedule
 from evercount.errors import ParameterError
 from evercount.service.runtime import Service
 from evercount.store import Store
-from tiers import soak_but
+from soak_cases import soak_except
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from serving import ADMIN, HEADERS, HandClock, served
+from served_service import ADMIN, HEADERS, HandClock, served
 
 COUNT = {
     "name": "open",
@@ -57,7 +57,7 @@ def test_a_start_at_the_end_of_the_calendar_is_refused(
 
 @pytest.mark.parametrize(
     ("zone", "year", "tick"),
-    soak_but(
+    soak_except(
         [
             ("America/New_York", 1000, "3660d"),
             ("Pacific/Kiritimati", 8999, "3660d"),

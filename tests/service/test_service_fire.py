@@ -28,8 +28,11 @@ from evercount.noise import Secret
 from evercount.store import Store, StreamDeclaration
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from serving import ADMIN, HEADERS, Postgres
-from stored import all_releases, stored_labels
+from postgres_cluster import Postgres
+from served_service import ADMIN, HEADERS
+from store_reading import all_releases, stored_labels
+
+pytestmark = pytest.mark.slow
 
 SECRET = "5e" * 32
 KEYS = ("north", "east", "south")

@@ -19,7 +19,9 @@ from evercount.queries import QUERIES
 from evercount.service.read_events import read_batch
 from evercount.store import Accepted, Store, StreamDeclaration
 from small_queries import SMALL, TICKS, events_of
-from stored import all_releases
+from store_reading import all_releases
+
+pytestmark = pytest.mark.slow
 
 ELSEWHERE = {
     "prefix": "its encoder is code of the operator: tests/store/test_store_open_encoder.py"

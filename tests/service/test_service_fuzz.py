@@ -24,7 +24,9 @@ from evercount.service.runtime import Service
 from evercount.store import Store, StreamDeclaration
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from serving import ADMIN, HEADERS, served
+from served_service import ADMIN, HEADERS, served
+
+pytestmark = pytest.mark.slow
 
 RAW = 7_654_321
 """A raw sum that no answer may hold."""

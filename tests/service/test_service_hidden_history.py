@@ -15,7 +15,7 @@ from evercount.service.read_events import read_batch
 from evercount.service.runtime import Service
 from evercount.store import Reading, Store, StreamDeclaration
 from evercount.store.writer import WatchedStore
-from serving import ADMIN, served
+from served_service import ADMIN, served
 
 QUERIES = {"one": "count", "other": "count", "keys": "discovered-keys"}
 

@@ -15,7 +15,7 @@ from evercount.cli import app
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.service.runtime import Service
 from evercount.store import Store
-from serving import ADMIN, HEADERS, HandClock, served
+from served_service import ADMIN, HEADERS, HandClock, served
 
 DAY, START = 86400.0, 1767225600.0  # 2026-01-01
 NOW = START + 5.5 * DAY

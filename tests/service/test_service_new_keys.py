@@ -18,8 +18,8 @@ from evercount.noise import Secret
 from evercount.service.commit_loop import Writer
 from evercount.service.runtime import Service
 from evercount.store import Batch, Store, StreamDeclaration
-from serving import ADMIN, HEADERS, HandClock, served
-from stored import all_releases
+from served_service import ADMIN, HEADERS, HandClock, served
+from store_reading import all_releases
 
 START = "2026-03-01T00:00:00Z"
 BEGIN = Schedule.of("1h", START).begin / 1e6

@@ -20,7 +20,7 @@ pytest.importorskip(
 from evercount.privacy import Budget, counted_text, guarantee_text
 from evercount.service.runtime import Service
 from evercount.store import Store
-from serving import ADMIN, HEADERS, HandClock, served
+from served_service import ADMIN, HEADERS, HandClock, served
 
 BUDGET = {"epsilon": 4.0, "delta": 1e-3, "unit": "user"}
 KEYED = {"keys": ["north", "south"], "max_keys": 2, "total": True}

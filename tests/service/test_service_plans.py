@@ -21,8 +21,8 @@ from evercount.service.runtime import PLANNERS, Service
 from evercount.store import Store
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from loaded_program import Programs
-from serving import ADMIN, HEADERS, served
+from preloaded_programs import Programs
+from served_service import ADMIN, HEADERS, served
 
 COUNT = {
     "name": "open",

@@ -14,7 +14,7 @@ from evercount.cli.store_command import store as commands
 from evercount.errors import StoreError
 from evercount.service.runtime import Service
 from evercount.store import Cap, Store, set_cap
-from serving import ADMIN, HEADERS, served
+from served_service import ADMIN, HEADERS, served
 
 TABLE: dict[str, Any] = {
     "name": "one",

@@ -25,7 +25,7 @@ from evercount.service.read_events import read_batch
 from evercount.service.runtime import Service
 from evercount.store import Accepted, Store
 from evercount.store.stored_releases import public_keys_of
-from serving import ADMIN, HandClock, served
+from served_service import ADMIN, HandClock, served
 
 START = 1_774_641_600.0  # 2026-03-27T20:00Z: the days after it hold a change of the clock in Vienna
 HOURS = 60

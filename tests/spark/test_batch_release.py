@@ -25,6 +25,8 @@ from pyspark.sql.functions import lit  # noqa: E402
 
 from evercount.spark import release_batch  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 KEYS = [f"k{i:02d}" for i in range(60)]
 TICKS = 40
 DECLARATION = StreamDeclaration.from_dict(

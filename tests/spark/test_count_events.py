@@ -1,4 +1,4 @@
-"""Rows become events by the same rules as in the file door, whatever the types of their columns."""
+"""Rows become events by the same rules as in files, whatever the types of their columns."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from evercount.files.count_rows import count
 from evercount.files.event_sql import FRACTION, NO_ORDER, REASONS
 from evercount.files.source import open_source
 from evercount.service.read_events import read_batch
-from tiers import soak_but
+from soak_cases import soak_except
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -123,8 +123,10 @@ def same(
     return found
 
 
-@pytest.mark.parametrize("tick", soak_but(["1d"], ["6h", "1d"]))
-def test_spark_and_the_file_door_agree_row_by_row(spark: Any, tick: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("tick", soak_except(["1d"], ["6h", "1d"]))
+def test_spark_and_the_file_interface_agree_row_by_row(
+    spark: Any, tick: str, tmp_path: Path
+) -> None:
     """Each text alone, so that no two differences cancel."""
     declaration = declared({"name": "histogram",
                             "parameters": {"keys": [f"r{i}" for i in range(len(TIMES))]}},
@@ -191,12 +193,12 @@ HALF = b"\xed\xa0\x80"
 """Half of a surrogate pair as bytes: no text in UTF-8."""
 
 
-@pytest.mark.parametrize("unknown", soak_but(["refuse"], ["refuse", "other"]))
+@pytest.mark.parametrize("unknown", soak_except(["refuse"], ["refuse", "other"]))
 def test_a_key_with_half_a_surrogate_pair_is_unknown(
     spark: Any, unknown: str, tmp_path: Path
 ) -> None:
-    """In Parquet as bytes, in JSON as an escape, which Spark's reader gives as "?"; the other doors
-    answer alike."""
+    """In Parquet as bytes, in JSON as an escape, which Spark's reader gives as "?"; the other
+    interfaces answer alike."""
     declaration = declared(
         {"name": "histogram", "parameters": {"keys": ["a", "\u00e9"], "unknown": unknown}},
         {"key": "k"},
@@ -280,7 +282,7 @@ def test_values_that_are_texts(spark: Any, tmp_path: Path) -> None:
     assert counted.bad == {REASONS[6]: 5}
 
 
-def test_users_are_capped_as_in_the_file_door(spark: Any, tmp_path: Path) -> None:
+def test_users_are_capped_as_in_the_file_interface(spark: Any, tmp_path: Path) -> None:
     """Few users, times and orders: many events stand at one place; and rows that lack something,
     alone or together."""
     declaration = declared(
@@ -369,7 +371,7 @@ def test_what_is_refused(spark: Any) -> None:
         refuse_bad({"no time": 3})
 
 
-def test_declarations_that_this_door_cannot_serve() -> None:
+def test_declarations_that_this_interface_cannot_serve() -> None:
     users = {"budget": {"epsilon": 1.0, "delta": 1e-6, "unit": "user", "max_events": 3}}
     with pytest.raises(
         ParameterError, match=r"name a column of whole numbers .* \(columns\.order\)"

@@ -16,12 +16,12 @@ from typer.testing import CliRunner
 from evercount.cli import app
 from evercount.errors import Conflict, InputError, MissingExtra, ParameterError
 from evercount.store import Reading
-from stored import all_releases
+from store_reading import all_releases
 
 pytest.importorskip("pyspark")
 
 from evercount.spark import session as spark_session
-from loaded_program import Programs
+from preloaded_programs import Programs
 from spark_driver import require_spark
 
 TOML = """

@@ -20,6 +20,8 @@ from evercount.declarations.declaration import StreamDeclaration
 from evercount.engine.close_ticks import TickTotals, close_ticks
 from evercount.noise import Secret
 
+pytestmark = pytest.mark.slow
+
 DECLARATION = {
     "name": "far",
     "query": {"name": "histogram", "parameters": {"keys": ["north", "süd, 'west'"]}},

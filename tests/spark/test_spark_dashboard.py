@@ -21,9 +21,9 @@ from evercount.service.runtime import Service
 from evercount.store import Store
 from evercount.store.accept_totals import CountedBatch
 from evercount.store.writer import WatchedStore
-from loaded_program import COMMAND, Programs
-from serving import ADMIN, HEADERS, served
-from stored import all_releases
+from preloaded_programs import COMMAND, Programs
+from served_service import ADMIN, HEADERS, served
+from store_reading import all_releases
 
 SECRET = Secret.from_hex("7e" * 32)
 DECLARATION = StreamDeclaration.from_dict(

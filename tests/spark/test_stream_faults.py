@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from evercount.files.lake_table import open_lake
-from kill_doors import TICKS, published
-from spark_driver import burn, require_spark
+from killed_interfaces import TICKS, published
+from product_internals import lake_table
+from spark_driver import kill_driver, require_spark
 
 
 @pytest.mark.soak
@@ -23,7 +24,7 @@ def test_a_driver_that_is_killed_loses_nothing(tmp_path: Path, kind: str) -> Non
     `test_a_batch_that_comes_again_is_counted_once`.
     """
     require_spark()
-    assert burn(tmp_path, [("batch stored", 2)], kind=kind) == 1
+    assert kill_driver(tmp_path, [("batch stored", 2)], kind=kind) == 1
 
 
 @pytest.mark.soak
@@ -34,9 +35,9 @@ def test_an_iceberg_table_gets_every_tick_once_over_kills_of_the_driver(tmp_path
         "pyiceberg", reason="pyiceberg is not installed: pip install 'evercount[lake]'"
     )
     place = f"iceberg:{tmp_path}/lake/public.visits"
-    assert burn(tmp_path, [("released", 1), ("table written", 1)], lake=place) == 2
+    assert kill_driver(tmp_path, [("released", 1), ("table written", 1)], lake=place) == 2
     lake: Any = open_lake(place)
-    rows = lake._table.scan().to_arrow().to_pylist()
+    rows = lake_table(lake).scan().to_arrow().to_pylist()
     assert len(rows) == len({(row["tick"], row["cell"]) for row in rows})
     rows.sort(key=lambda row: row["tick"])
     ticks = itertools.groupby(rows, key=lambda row: row["tick"])
@@ -53,6 +54,6 @@ def test_a_cluster_whose_executors_and_driver_are_killed_publishes_the_same_tabl
     """Executors are processes of their own here. One dies before a shard's commit, one after it;
     then the driver."""
     require_spark()
-    assert burn(tmp_path, [(f"round {TICKS}", 1)], shards, "local-cluster[2,1,1024]") == 1
+    assert kill_driver(tmp_path, [(f"round {TICKS}", 1)], shards, "local-cluster[2,1,1024]") == 1
     assert (tmp_path / "shard 0 was killed").exists()
     assert (tmp_path / "shard 1 was killed").exists()

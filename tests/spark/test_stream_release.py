@@ -20,9 +20,9 @@ from evercount.errors import Conflict, InputError, ParameterError, StoreError
 from evercount.files.lake_table import open_lake
 from evercount.noise import Secret
 from evercount.store import Store
-from serving import Postgres
-from stored import all_releases
-from tiers import soak_but
+from postgres_cluster import Postgres
+from soak_cases import soak_except
+from store_reading import all_releases
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -31,6 +31,8 @@ pytest.importorskip("pyspark")
 from evercount.spark import release_batch, release_stream  # noqa: E402
 from evercount.spark.session import EVERY_AGE, SKIPPING  # noqa: E402
 from evercount.spark.stream_release import _Round  # noqa: E402
+from product_internals import lake_table  # noqa: E402
+from wrapped_functions import wrap  # noqa: E402
 
 SECRET = Secret.from_hex("8e" * 32)
 KEYS = ["north", "south", "west"]
@@ -186,14 +188,13 @@ def test_a_batch_that_comes_again_is_counted_once(
     batch."""
     store, checkpoint = new_store(tmp_path / "store.db"), str(tmp_path / "checkpoint")
     feed.write(1, 2)
-    real = _Round._count
 
-    def count(self: Any, batch: Any, number: int) -> None:
+    def count(real: Any, self: Any, batch: Any, number: int) -> None:
         real(self, batch, number)
         raise StoreError("the driver is gone")
 
     with monkeypatch.context() as patch:
-        patch.setattr(_Round, "_count", count)
+        wrap(patch, _Round, "_count", count)
         with pytest.raises(StoreError, match="is gone"):
             release_stream(
                 feed.stream(spark), DECLARATION, store, checkpoint, clock=lambda: end_of(2)
@@ -206,7 +207,7 @@ def test_a_batch_that_comes_again_is_counted_once(
     store.close()
 
 
-@pytest.mark.parametrize("late", soak_but(["next"], ["drop", "next"]))
+@pytest.mark.parametrize("late", soak_except(["next"], ["drop", "next"]))
 def test_late_events_and_the_wait(spark: Any, feed: Feed, tmp_path: Path, late: Any) -> None:
     declaration = replace(DECLARATION, late=late, wait="10m")
     store, checkpoint = new_store(tmp_path / "store.db", declaration), str(tmp_path / "checkpoint")
@@ -352,9 +353,8 @@ def test_an_interrupted_round_stops_its_query(
     store, checkpoint = new_store(tmp_path / "store.db"), str(tmp_path / "checkpoint")
     for _ in range(6):
         feed.write(1, events=5)
-    real = _Round._count
 
-    def count(self: Any, batch: Any, number: int) -> None:
+    def count(real: Any, self: Any, batch: Any, number: int) -> None:
         real(self, batch, number)
         if number == 1:
             os.kill(os.getpid(), signal.SIGINT)
@@ -365,7 +365,7 @@ def test_an_interrupted_round_stops_its_query(
         )
 
     with monkeypatch.context() as patch:
-        patch.setattr(_Round, "_count", count)
+        wrap(patch, _Round, "_count", count)
         with pytest.raises(KeyboardInterrupt):
             go()
     assert not spark.streams.active
@@ -473,7 +473,7 @@ def test_rows_of_users_are_said_once(spark: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "place", soak_but(["iceberg:{}/public.live"], ["delta:{}/table", "iceberg:{}/public.live"])
+    "place", soak_except(["iceberg:{}/public.live"], ["delta:{}/table", "iceberg:{}/public.live"])
 )
 def test_a_lake_gets_every_tick_once(
     place: str, spark: Any, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -503,7 +503,7 @@ def test_a_lake_gets_every_tick_once(
     assert store.find("live").closed == 4
     go(4)
     go(5)
-    table = open_lake(lake)._table  # type: ignore[attr-defined]
+    table = lake_table(open_lake(lake))
     rows = (
         table.to_pyarrow_table() if lake.startswith("delta") else table.scan().to_arrow()
     ).to_pylist()

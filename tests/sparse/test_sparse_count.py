@@ -20,8 +20,10 @@ from evercount.noise.laplace_sampler import ExactLaplace, quantile, tail
 from evercount.sparse.budget_split import make_counter, plan_sparse, sparse_against_plain
 from evercount.sparse.sparse_count import SparseCount, SparseRelease
 from evercount.sparse.sparse_plan import endless_radius
-from many_streams import least_share
-from tiers import soak_but
+from independent_streams import least_share
+from soak_cases import soak_except
+
+pytestmark = pytest.mark.slow
 
 
 def secret(seed: int) -> Secret:
@@ -171,7 +173,7 @@ def test_every_segment_has_a_threshold_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("delta", "clustered"), soak_but([(0.0, True)], [(0.0, True), (1e-8, False)])
+    ("delta", "clustered"), soak_except([(0.0, True)], [(0.0, True), (1e-8, False)])
 )
 def test_errors_stay_within_the_bound(delta: float, clustered: bool) -> None:
     """12 streams of 4,096 ticks with 1,500 events: the largest error within the 95 % bound in at
@@ -286,7 +288,7 @@ def many_runs(
 
 @pytest.mark.parametrize(
     ("method", "delta", "horizon", "ones"),
-    soak_but(
+    soak_except(
         [("partition", 0.0, 24, 150), ("partition", 1e-8, None, 150)],
         [
             ("partition", 0.0, 24, 150),
@@ -440,7 +442,7 @@ def test_the_least_bound_is_chosen(delta: float, horizon: int | None) -> None:
 
 @pytest.mark.parametrize(
     ("method", "delta", "horizon"),
-    soak_but(
+    soak_except(
         [
             ("partition", 0.0, 500),
             ("partition", 1e-8, None),
@@ -472,7 +474,7 @@ def test_releases_keep_the_promise_and_the_bound(
 
 @pytest.mark.parametrize(
     ("ones", "delta"),
-    soak_but([(1500, 0.0), (None, 1e-8)], itertools.product([1500, None], [0.0, 1e-8])),
+    soak_except([(1500, 0.0), (None, 1e-8)], itertools.product([1500, None], [0.0, 1e-8])),
 )
 def test_without_a_horizon(delta: float, ones: int | None) -> None:
     """Errors within the bound of their tick, which grows with the logarithm; no end; snapshots; a

@@ -19,8 +19,9 @@ from evercount.noise import Secret
 from evercount.store import Store
 from evercount.store.accept_totals import CountedBatch, FedStream
 from evercount.store.open_stream import FILES
-from serving import Postgres
-from stored import all_releases
+from postgres_cluster import Postgres
+from store_reading import all_releases
+from wrapped_functions import wrap
 
 SECRET = Secret.from_hex("6c" * 32)
 START = 1_767_225_600
@@ -212,14 +213,12 @@ def test_a_failed_commit_counts_nothing(store: Store, monkeypatch: pytest.Monkey
     """The batch's name and its totals are one transaction."""
     from evercount.store import accept_totals
 
-    real = accept_totals._add
-
-    def broken(*arguments: Any) -> None:
+    def broken(real: Any, *arguments: Any) -> None:
         real(*arguments)
         raise StoreError("the disk is full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(accept_totals, "_add", broken)
+        wrap(patch, accept_totals, "_add", broken)
         with pytest.raises(StoreError, match="disk"):
             store.accept_totals("counted", batch(0, {1: [1, 0, 0]}))
     assert store.accept_totals("counted", batch(0, {1: [1, 0, 0]}))

@@ -20,9 +20,9 @@ from evercount.store import Batch, Reading, Store, closing_ticks, schema
 from evercount.store.accept_totals import CountedBatch
 from evercount.store.closing_ticks import ShardWork, close_here, close_shard
 from evercount.store.database import Database, parse_url
-from serving import Postgres
-from stored import all_releases
-from tiers import soak_but
+from postgres_cluster import Postgres
+from soak_cases import soak_except
+from store_reading import all_releases
 
 SECRET = Secret.from_hex("6e" * 32)
 KEY = bytes(range(32))
@@ -70,7 +70,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Any]:
     return tables
 
 
-@pytest.mark.parametrize("shards", soak_but([3], [1, 3, 7, CELLS]))
+@pytest.mark.parametrize("shards", soak_except([3], [1, 3, 7, CELLS]))
 def test_shards_publish_the_table_of_the_whole_stream(
     tmp_path: Path, shards: int, whole: dict[int, Any]
 ) -> None:

@@ -27,7 +27,7 @@ from evercount.store.known_users import HASH, ManyUsers
 from evercount.store.named_events import NamedEvents, UserEvents
 from evercount.store.open_stream import FILES, HISTORY
 from evercount.store.schema import metadata, users
-from stored import all_releases
+from store_reading import all_releases
 
 SECRET = Secret.from_hex("5e" * 32)
 ANN, BOB = "ann@example.org", "bob@example.org"

@@ -19,7 +19,7 @@ from evercount.store import Store, named_events
 from evercount.store.accept_totals import CountedBatch
 from evercount.store.named_events import NamedEvents, pack_rows, unpack_rows
 from evercount.store.schema import counted_events
-from stored import all_releases
+from store_reading import all_releases
 
 SECRET = Secret.from_hex("6e" * 32)
 TICKS = 4

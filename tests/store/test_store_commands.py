@@ -14,7 +14,7 @@ from evercount.cli.store_command import store as commands
 from evercount.declarations.streams_file import read_declarations
 from evercount.errors import EvercountError, ParameterError
 from evercount.store import Batch, Store, StreamDeclaration
-from stored import all_releases
+from store_reading import all_releases
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "streams.toml"
 

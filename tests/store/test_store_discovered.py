@@ -18,7 +18,8 @@ from evercount.noise import Secret
 from evercount.service.read_events import read_batch
 from evercount.store import Accepted, Reading, Store, StreamDeclaration
 from evercount.store.writer import WatchedStore
-from stored import all_releases, close_and_read, stored_labels
+from product_internals import inner_state
+from store_reading import all_releases, close_and_read, stored_labels
 
 SECRET = Secret.from_hex("ec" * 32)
 DECLARATION = {
@@ -161,7 +162,7 @@ def test_a_hundred_thousand_new_keys_in_one_tick(tmp_path: Path) -> None:
     assert len(release["values"]) == 3
     store.close()
     again = Store(tmp_path / "a.db")
-    assert len(again.find("keys").stream._state.encoder.rare) == 100_000
+    assert len(inner_state(again.find("keys").stream).encoder.rare) == 100_000
     again.close()
 
 

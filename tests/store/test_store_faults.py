@@ -19,8 +19,8 @@ from evercount.store import Batch, Reading, Store, StreamDeclaration
 from evercount.store.database import Database
 from evercount.store.rollback_guard import HeadFile
 from evercount.store.writer import WatchedStore
-from mounted import fill, read_only, small_disk
-from stored import all_releases
+from mounted_disks import fill, read_only, small_disk
+from store_reading import all_releases
 
 TABLE = {
     "name": "wide",

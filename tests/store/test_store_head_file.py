@@ -17,7 +17,7 @@ import pytest
 from evercount.errors import StoreError
 from evercount.store import Store, StreamDeclaration, rollback_guard
 from evercount.store.rollback_guard import Head, HeadFile
-from loaded_program import Programs
+from preloaded_programs import Programs
 
 HEAD = Head(
     "store",
@@ -30,7 +30,7 @@ TABLE = {"name": "one", "query": "count", "budget": {"epsilon": 1.0, "delta": 1e
 CLOSE_AND_DIE = """
 import os, signal, sys
 from evercount.store import Store
-from stored import close_and_read
+from store_reading import close_and_read
 store = Store(sys.argv[1])
 live = store.find("one")
 moment = sys.argv[2]

@@ -15,11 +15,11 @@ from evercount.errors import StoreError
 from evercount.service.access import default_file, write_token_file
 from evercount.store import Reading, Store
 from evercount.store.rollback_guard import default_path
-from loaded_program import COMMAND
+from preloaded_programs import COMMAND
 
 if TYPE_CHECKING:
-    from loaded_program import Programs
-    from serving import Postgres
+    from postgres_cluster import Postgres
+    from preloaded_programs import Programs
 
 
 Serve = Callable[..., tuple[int, str]]

@@ -18,8 +18,8 @@ from evercount.service.views import ViewRequest, read_view
 from evercount.store import Batch, Reading, Store
 from evercount.store.open_stream import read_request
 from evercount.store.stream_life import hide_keys, join_keys
-from loaded_program import Programs
-from stored import all_releases, stored_labels
+from preloaded_programs import Programs
+from store_reading import all_releases, stored_labels
 
 SECRET = Secret.from_hex("6e" * 32)
 QUERIES: dict[str, tuple[dict[str, Any], list[Any], list[Any], list[Any]]] = {

@@ -17,7 +17,7 @@ from evercount.service.read_events import read_batch
 from evercount.store import Reading, Store, StreamDeclaration
 from evercount.store.stored_releases import public_keys_of
 from evercount.store.writer import WatchedStore
-from stored import all_releases, close_and_read, stored_labels
+from store_reading import all_releases, close_and_read, stored_labels
 
 SECRET = Secret.from_hex("ed" * 32)
 DECLARATION = StreamDeclaration.from_dict(
@@ -89,7 +89,7 @@ def test_releases_are_those_of_the_library_whatever_restarts(tmp_path: Path) -> 
     one, other = table.columns(), run.table(starts=table.starts).columns()
     assert {name: column.tolist() for name, column in one.items()} == {
         name: column.tolist() for name, column in other.items()
-    }, "exports have the order of every door"
+    }, "exports have the order of every interface"
     store.close()
     reading = Reading.open(tmp_path / "a.db")
     assert [

@@ -11,7 +11,9 @@ import pytest
 from evercount.errors import ParameterError, StoreError
 from evercount.store import Reading, Store
 from evercount.store.database import parse_url
-from serving import Postgres
+from postgres_cluster import Postgres
+
+pytestmark = pytest.mark.slow
 
 SECOND = """
 import sys

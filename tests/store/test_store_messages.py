@@ -12,7 +12,8 @@ from sqlalchemy import text
 from evercount.errors import StoreError
 from evercount.store import Reading, Store, StreamDeclaration
 from evercount.store.rollback_guard import Head
-from serving import Postgres, free_port
+from free_ports import free_port
+from postgres_cluster import Postgres
 
 TABLE = {
     "name": "private-name",

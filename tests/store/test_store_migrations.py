@@ -16,7 +16,7 @@ from evercount.errors import StoreError
 from evercount.noise import Secret
 from evercount.store import Reading, Store, StreamDeclaration, schema
 from evercount.store.database import Database
-from stored import all_releases
+from store_reading import all_releases
 
 TABLE = {"name": "one", "query": "count", "budget": {"epsilon": 1.0, "delta": 1e-9}, "horizon": 64}
 

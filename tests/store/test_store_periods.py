@@ -16,7 +16,7 @@ from evercount.service.runtime import Service
 from evercount.store import Cap, Store, StreamDeclaration, retire_stream, set_cap, spending
 from evercount.store.spending import Spending, describe_ledger
 from evercount.store.stream_life import explain, renew_stream
-from serving import ADMIN, HEADERS, HandClock, served
+from served_service import ADMIN, HEADERS, HandClock, served
 
 DAY = 86400.0
 WEEKS = {

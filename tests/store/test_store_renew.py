@@ -17,8 +17,8 @@ from evercount.service.runtime import Service
 from evercount.store import Cap, Reading, Store, retire_stream, set_cap
 from evercount.store.stream_life import last_of_renewals, renew_stream
 from evercount.store.writer import WatchedStore
-from serving import ADMIN, HEADERS, HandClock, served
-from stored import all_releases
+from served_service import ADMIN, HEADERS, HandClock, served
+from store_reading import all_releases
 
 DAY = 86400.0
 EVENTS = {"epsilon": 1.0, "delta": 1e-6}

@@ -32,8 +32,8 @@ from evercount.store import (
 from evercount.store.accept_totals import CountedBatch
 from evercount.store.named_events import UserEvents
 from evercount.store.stream_life import SECRET_TABLES
-from serving import Postgres
-from stored import all_releases, close_and_read
+from postgres_cluster import Postgres
+from store_reading import all_releases, close_and_read
 
 DECLARATION = {
     "name": "one",

@@ -16,8 +16,8 @@ from evercount.errors import Conflict, StoreError, StreamStopped
 from evercount.noise import Secret
 from evercount.store import Batch, Store, StreamDeclaration, retire_stream
 from evercount.store.reader import restore_copy
-from serving import Postgres
-from stored import all_releases
+from postgres_cluster import Postgres
+from store_reading import all_releases
 
 DECLARATION = {
     "name": "one",

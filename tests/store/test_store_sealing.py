@@ -12,7 +12,7 @@ from evercount.errors import ParameterError, StoreError
 from evercount.noise import Secret
 from evercount.store import Batch, Store, StreamDeclaration
 from evercount.store.sealing import Sealer, key_from_environment, read_key
-from loaded_program import Programs
+from preloaded_programs import Programs
 
 KEY = bytes(range(32))
 WORDS = {

@@ -24,9 +24,9 @@ from evercount.errors import (
 from evercount.noise import Secret
 from evercount.store import Accepted, Batch, Store, StreamDeclaration
 from evercount.store.open_stream import encode_events
-from serving import Postgres
-from stored import all_releases, close_and_read
-from tiers import soak_but
+from postgres_cluster import Postgres
+from soak_cases import soak_except
+from store_reading import all_releases, close_and_read
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-9}
 HISTOGRAM = {
@@ -41,7 +41,7 @@ Open = Callable[[], Store]
 
 
 @pytest.fixture(
-    params=soak_but(
+    params=soak_except(
         ["sqlite, encrypted", "postgresql"], ["sqlite", "sqlite, encrypted", "postgresql"]
     )
 )
@@ -177,7 +177,7 @@ def test_late_and_early_events(opened: Open, late: str, wanted: list[int]) -> No
     refused = accept(store, batch(table, ["a"], times=[instant_of(START + 3 * 3600)]), now=now)[0]
     assert isinstance(refused, TooEarly)
     before = accept(store, batch(table, ["a"], times=[instant_of(START) - 1]), now=now)[0]
-    assert type(before) is InputError, "an event before the start is not legal at any door"
+    assert type(before) is InputError, "an event before the start is not legal at any interface"
     assert live.totals.tolist() == wanted
     assert isinstance(accept(store, batch(table, ["a"]), now=START - 1)[0], TooEarly)
 

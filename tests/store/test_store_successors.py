@@ -105,7 +105,7 @@ def test_a_cap_lets_a_successor_of_events_in(tmp_path: Path) -> None:
 
 
 def test_noise_for_of_a_running_stream_cannot_change(tmp_path: Path) -> None:
-    """Both doors say so, and what to do: a successor, or a second stream that is charged."""
+    """Both interfaces say so, and what to do: a successor, or a second stream that is charged."""
     pytest.importorskip("duckdb")
     store = Store(tmp_path / "a.db")
     other = declared("one", noise_for=["per-tick"], columns={"time": "ts"})

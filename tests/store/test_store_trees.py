@@ -13,7 +13,7 @@ from evercount.errors import InputError
 from evercount.noise import Secret
 from evercount.store import Accepted, Batch, Store, StreamDeclaration
 from evercount.store.open_stream import read_request
-from stored import close_and_read
+from store_reading import close_and_read
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-9}
 TREES: dict[str, tuple[dict[str, Any], list[Any], Any]] = {

@@ -13,8 +13,8 @@ import pytest
 from sqlalchemy import event, func, select
 
 from evercount.store import LiveStream, Reading, Store, StreamDeclaration, schema
-from serving import Postgres
-from stored import all_releases
+from postgres_cluster import Postgres
+from store_reading import all_releases
 
 TABLE = {
     "name": "h",

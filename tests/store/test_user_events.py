@@ -23,8 +23,8 @@ from evercount.store.known_users import Block, ManyUsers, _read_all
 from evercount.store.named_events import UserEvents
 from evercount.store.open_stream import HISTORY
 from evercount.store.schema import counted_events
-from stored import all_releases
-from tiers import soak_but
+from soak_cases import soak_except
+from store_reading import all_releases
 
 SECRET = Secret.from_hex("6d" * 32)
 MOST, TICKS, CELLS = 3, 6, 4
@@ -117,7 +117,7 @@ def expected(rows: Any, declaration: StreamDeclaration = DECLARATION) -> list[li
     )
 
 
-@pytest.mark.parametrize("caps", soak_but(CAPS[1:4], CAPS), ids=repr)
+@pytest.mark.parametrize("caps", soak_except(CAPS[1:4], CAPS), ids=repr)
 def test_the_cap_is_that_of_plain_python(tmp_path: Path, caps: dict[str, Any]) -> None:
     """Batches in any order and of any size, ticks closed one by one or together, with restarts
     between."""

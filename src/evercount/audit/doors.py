@@ -61,7 +61,7 @@ def parts_of(query: Query, pure: bool) -> FloatArray | None:
 
     **Guarantee.** With A the map from noisy sums to outputs and A = U·S·Vᵀ, published·V·S⁻¹ =
     sums·U: orthonormal combinations of cells, which hold all that is published. Test:
-    tests/audit/test_replay_doors.py::test_parts_hold_all_that_is_published.
+    tests/audit/test_replay_interfaces.py::test_parts_hold_all_that_is_published.
     """
     if query.discovery is not None:
         return None

@@ -236,7 +236,7 @@ class LogConsumer:
     that adds the messages' totals (`store/accept_totals.py`), and nothing else remembers it. After
     a crash the log is read from there; a second consumer's batch has a number that is taken, and is
     refused. Assumption: the log gives the same messages under the same positions. Tests:
-    tests/consume/test_consume_log.py and tests/contracts/test_kill_all_doors.py.
+    tests/consume/test_consume_log.py and tests/contracts/test_killed_interfaces.py.
     """
 
     def __init__(

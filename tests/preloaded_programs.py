@@ -16,7 +16,7 @@ COMMAND = "from evercount.__main__ import main; main()"
 """`evercount`, as `python -m evercount` starts it."""
 
 
-def live(
+def run_program(
     code: str,
     words: tuple[str, ...],
     environment: dict[str, str],
@@ -24,7 +24,7 @@ def live(
     out: Connection,
     err: Connection,
 ) -> None:
-    """One program, from its first line to its end."""
+    """Run a program in this process, with its own words, environment, folder and output."""
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
@@ -40,6 +40,10 @@ class Running:
 
     def __init__(self, process: Any, stdout: TextIO, stderr: TextIO) -> None:
         self._process, self.stdout, self.stderr = process, stdout, stderr
+
+    @property
+    def pid(self) -> int:
+        return int(self._process.pid)
 
     def send_signal(self, number: int) -> None:
         os.kill(self._process.pid, number)
@@ -59,8 +63,8 @@ class Running:
 class Programs:
     """Starts programs: children of the server that has all modules loaded."""
 
-    def __init__(self, lives: Any) -> None:
-        self._lives = lives
+    def __init__(self, fork_server: Any) -> None:
+        self._fork_server = fork_server
 
     def start(
         self,
@@ -70,10 +74,10 @@ class Programs:
         cwd: Path | None = None,
     ) -> Running:
         """As `subprocess.Popen([sys.executable, "-c", code, *words])`, with pipes."""
-        pipes = [self._lives.Pipe(duplex=False) for _ in range(2)]
+        pipes = [self._fork_server.Pipe(duplex=False) for _ in range(2)]
         environment, folder = dict(os.environ if env is None else env), str(cwd or Path.cwd())
         sent = (code, tuple(map(str, words)), environment, folder, *(write for _, write in pipes))
-        process = self._lives.Process(target=live, args=sent)
+        process = self._fork_server.Process(target=run_program, args=sent)
         process.start()
         files = []
         for read, write in pipes:

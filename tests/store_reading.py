@@ -1,4 +1,4 @@
-"""What a store has released, as tests compare it."""
+"""Read what a store has released, as tests compare it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 def close_and_read(
     store: Store, live: LiveStream, count: int, closed_at: float = 0.0
 ) -> list[dict[str, Any]]:
-    """Release the next ticks; what they show."""
+    """Release the next ticks, and read what they show."""
     before = live.closed
     store.close_ticks(live, count, closed_at)
     return store.read_releases(live, before)
 
 
 def all_releases(reading: Reading, name: str) -> Iterator[dict[str, Any]]:
-    """What a stream shows when the first is taken, tick by tick."""
+    """Read the releases of a stream page by page, up to the last one at the time of the first."""
     from evercount.store.stored_releases import find_stream, released_until
 
     one = reading.database.read(find_stream, name)

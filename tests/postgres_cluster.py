@@ -1,101 +1,32 @@
-"""Helpers of the store's and the service's tests: a served service, and a PostgreSQL of the tests'
-own."""
+"""A PostgreSQL of the tests' own, started from the programs of Debian's package.
+
+psycopg, its driver, is an extra: only `Postgres.fresh` imports it, so that tests on SQLite are
+collected and run without it, and the others skip with the reason.
+"""
 
 from __future__ import annotations
 
-import asyncio
-import atexit
 import contextlib
 import os
 import pwd
 import shutil
-import socket
 import subprocess
 import tempfile
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
-import psycopg
 import pytest
-import uvicorn
 
-from evercount.service.catch_up import Clock
-from evercount.service.http_server import parse_proxies, server_config
-from evercount.service.runtime import Service
+from free_ports import free_port
 
-ADMIN = "an admin token for the tests only"
-HEADERS = {"Authorization": f"Bearer {ADMIN}"}
 BINARIES = Path("/usr/lib/postgresql/15/bin")
-
-
-class HandClock(Clock):
-    """A clock that is set by hand."""
-
-    def __init__(self, moment: float) -> None:
-        super().__init__()
-        self.moment = moment
-
-    def now(self) -> float:
-        return self.moment
-
-    def seconds_until(self, moment: float) -> float:
-        return 3600.0 if moment > self.moment else 0.0
-
-
-class QuickServer(uvicorn.Server):
-    """uvicorn looks ten times in a second whether it shall end: tests would wait for that."""
-
-    async def main_loop(self) -> None:
-        await self.on_tick(0)
-        while not self.should_exit:
-            await asyncio.sleep(0.01)
-
-
-@contextlib.contextmanager
-def served(service: Service, *proxies: str) -> Iterator[httpx.Client]:
-    """A client of the service, which is served over a real socket as `evercount serve` does it."""
-    server = QuickServer(server_config(service, "127.0.0.1", 0, parse_proxies(proxies)))
-    began = threading.Event()
-    original = server.startup
-
-    async def startup(sockets: object = None) -> None:
-        await original(sockets)  # type: ignore[arg-type]
-        began.set()
-
-    server.startup = startup  # type: ignore[method-assign]
-    service.start()
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    assert began.wait(300)
-    port = server.servers[0].sockets[0].getsockname()[1]
-    try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=300) as client:
-            yield client
-    finally:
-        service.end_waiting()
-        server.should_exit = True
-        thread.join(300)
-        service.stop()
-
-
-def free_port() -> int:
-    """A port for a program that must be told one. It stays bound here, so that the system gives it
-    to nobody else, while a program that sets SO_REUSEADDR, as servers do, may listen on it, also a
-    second time."""
-    held = socket.socket()
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    held.bind(("127.0.0.1", 0))
-    atexit.register(held.close)
-    port: int = held.getsockname()[1]
-    return port
 
 
 class Postgres:
     """A PostgreSQL cluster in a temporary folder, run by an unprivileged user."""
 
     def __init__(self) -> None:
+        missing = "psycopg is not installed: pip install 'evercount[postgres]'"
+        pytest.importorskip("psycopg", reason=missing, exc_type=ImportError)
         if not (BINARIES / "initdb").exists():
             pytest.skip(f"PostgreSQL 15 is not installed: no {BINARIES}/initdb")
         self.folder = Path(tempfile.mkdtemp(prefix="evercount-pg-", dir="/tmp"))
@@ -135,6 +66,8 @@ class Postgres:
 
     def fresh(self) -> str:
         """The URL of a new, empty database."""
+        import psycopg
+
         name = f"t{os.urandom(6).hex()}"
         place = f"postgresql://evercount@127.0.0.1:{self.port}"
         with psycopg.connect(f"{place}/postgres", autocommit=True) as connection:

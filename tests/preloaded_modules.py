@@ -1,11 +1,12 @@
-"""What a life of a door need not load again; imported by the server that forks the lives."""
+"""Import it to have loaded what the interfaces need: processes that are forked afterwards start at
+once."""
 
 from __future__ import annotations
 
 import importlib
 from contextlib import suppress
 
-import kill_doors  # noqa: F401
+import killed_interfaces  # noqa: F401
 
 for name in (
     "cli",

@@ -60,8 +60,10 @@ def write_shims(folder: Path, address: Path) -> None:
         shim.chmod(0o755)
 
 
-def live(words: list[str], folder: str, environment: dict[str, str], files: list[int]) -> int:
-    """One command, from its first line to its end: its exit status."""
+def run_command(
+    words: list[str], folder: str, environment: dict[str, str], files: list[int]
+) -> int:
+    """Run one command in this process; return its exit status."""
     os.environ.clear()
     os.environ.update(environment)
     time.tzset()
@@ -90,15 +92,15 @@ def live(words: list[str], folder: str, environment: dict[str, str], files: list
     return 0
 
 
-def begin(request: list[Any], files: list[int]) -> None:
-    """Live, and end as an interpreter does."""
+def run_and_exit(request: list[Any], files: list[int]) -> None:
+    """Run one command, and end as an interpreter does."""
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGCHLD, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     status = 1
     try:
-        status = live(*request, files)
+        status = run_command(*request, files)
         threading._shutdown()
         atexit._run_exitfuncs()
         sys.stdout.flush()
@@ -107,7 +109,7 @@ def begin(request: list[Any], files: list[int]) -> None:
         os._exit(status)
 
 
-def serve(listening: socket.socket) -> None:
+def serve_commands(listening: socket.socket) -> None:
     """Fork one process for each command. A shim that is killed takes its command with it, by the
     same kill."""
     for name in ("duckdb", "evercount.planning.compare", "evercount.examples.patients"):
@@ -137,7 +139,7 @@ def serve(listening: socket.socket) -> None:
                     if child == 0:
                         for other in (listening, waker, woken, line, *running.values()):
                             other.close()
-                        begin(request, files)
+                        run_and_exit(request, files)
                     for file in files:
                         os.close(file)
                     running[child] = line

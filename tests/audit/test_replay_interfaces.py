@@ -1,4 +1,4 @@
-"""The same replay through the file door and through the HTTP service, restarts included."""
+"""The same replay through the file interface and through the HTTP service, restarts included."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ from evercount.graphs import Edges
 from evercount.queries import QUERIES as REGISTRY
 from evercount.queries import Marginals, Occupancy, Query
 from small_queries import small
-from tiers import soak_but
+from soak_cases import soak_except
+from wrapped_functions import wrap
+
+pytestmark = pytest.mark.slow
 
 SECRET = Secret.from_hex("0a" * 32)
 T = 4
@@ -49,7 +52,7 @@ def report_of(program: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("query", "adjacency", "unit"),
-    soak_but(
+    soak_except(
         [(QUERIES[1], "replace", UNITS[0]), (QUERIES[2], "replace", UNITS[1])],
         [
             (QUERIES[0], "add-remove", UNITS[0]),
@@ -74,7 +77,7 @@ def test_files_keep_the_promise(query: Query, adjacency: Any, unit: dict[str, An
 
 @pytest.mark.parametrize(
     ("query", "unit"),
-    soak_but(
+    soak_except(
         [(QUERIES[2], UNITS[1]), (Edges(3), UNITS[0])],
         [(Count(), UNITS[0]), (Sum(-2, 1), UNITS[1]), (QUERIES[2], UNITS[1]), (Edges(3), UNITS[0])],
     ),
@@ -89,7 +92,7 @@ def test_service_keeps_the_promise(query: Query, unit: dict[str, Any]) -> None:
         assert report.worst.ratio == pytest.approx(1, rel=1e-6)
 
 
-def test_pure_streams_through_both_doors() -> None:
+def test_pure_streams_through_both_interfaces() -> None:
     budget = Budget(1.0, 0.0)
     for program in (
         FilesProgram(Count(), budget, T, restarts=(1, 3)),
@@ -101,7 +104,7 @@ def test_pure_streams_through_both_doors() -> None:
         assert report.worst.ratio == pytest.approx(1, rel=1e-6)
 
 
-def test_all_doors_publish_the_same_numbers() -> None:
+def test_all_interfaces_publish_the_same_numbers() -> None:
     """One secret, one declaration, one set of events: the library, the files and the service agree
     bit for bit."""
     budget = Budget(1.0, 1e-6)
@@ -112,11 +115,11 @@ def test_all_doors_publish_the_same_numbers() -> None:
     started = by_hand.started(
         by_hand.schedule.with_start(instant_of(MOMENT)).begin
     )  # the start is part of the noise's key
-    for door, declaration in ((files, files.declaration), (service, started)):
+    for interface, declaration in ((files, files.declaration), (service, started)):
         library = declaration.build(secret=SECRET, replay=True).run(
             [[key for (key,) in tick] for tick in data]
         )
-        assert np.array_equal(door.run(data, SECRET).values, library.rows)
+        assert np.array_equal(interface.run(data, SECRET).values, library.rows)
 
 
 def test_spark_keeps_the_promise_and_a_lost_cap_is_seen(
@@ -155,25 +158,24 @@ def test_spark_keeps_the_promise_and_a_lost_cap_is_seen(
     assert broken.ratio == pytest.approx(2, rel=1e-6)
 
 
-def test_a_leak_of_the_file_door_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_leak_of_the_file_interface_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: the command tells how many rows were late or bad in its public output."""
-    from evercount.audit import doors as files_door
+    from evercount.audit import doors as files_interface
 
     program = FilesProgram(Count(), Budget(1.0, 1e-6), T)
-    honest = files_door.published_rows
+    honest = files_interface.published_rows
 
     def leaking(query: Any, parts: Any, rows: Any, told: Any) -> Any:
         return honest(query, parts, rows, [*told, len(Path.cwd().name), counted[0]])
 
     counted = [0]
-    rows_of = program._rows
 
-    def counting(data: Any) -> Any:
+    def counting(rows_of: Any, data: Any) -> Any:
         counted[0] = sum(map(len, data))
         return rows_of(data)
 
-    monkeypatch.setattr(program, "_rows", counting)
-    monkeypatch.setattr(files_door, "published_rows", leaking)
+    wrap(monkeypatch, program, "_rows", counting)
+    monkeypatch.setattr(files_interface, "published_rows", leaking)
     found = replay(program, [(((1,),) * T, ((1,),) * (T - 1) + ((),))], SECRET)
     assert not found.holds
     assert "more than noisy numbers" in found.summary()
@@ -195,7 +197,7 @@ BY_LIBRARY = {
     "average": "publishes a ratio, or a sum over a number of ticks",
 }
 """The others whose events can be rows: `tests/audit/test_replay.py` replays them by the library
-door."""
+interface."""
 
 
 def test_no_query_is_forgotten() -> None:
@@ -205,7 +207,7 @@ def test_no_query_is_forgotten() -> None:
 
 @pytest.mark.parametrize(
     ("name", "unit"),
-    soak_but(
+    soak_except(
         [
             ("rollup", "event"),
             ("distinct-users", "user"),
@@ -215,7 +217,7 @@ def test_no_query_is_forgotten() -> None:
         product(TREES, ["event", "user"]),
     ),
 )
-def test_every_query_keeps_the_promise_through_all_doors(name: str, unit: Any) -> None:
+def test_every_query_keeps_the_promise_through_all_interfaces(name: str, unit: Any) -> None:
     """Restarts included. User level: twice as many events as the cap allows, or users that come
     under every key."""
     query = TREES[name]
@@ -224,14 +226,14 @@ def test_every_query_keeps_the_promise_through_all_doors(name: str, unit: Any) -
         budget = replace(budget, max_events=2)
     elif unit == "user" and name == "active-users":
         budget = replace(budget, max_ticks=2)
-    doors = [
+    interfaces = [
         LibraryProgram(query, budget, T, restarts=(2,)),
         FilesProgram(query, budget, T, restarts=(2,)),
         ServiceProgram(query, budget, T, restarts=(2,)),
     ]
     if query.discovery is not None:
-        doors = doors[1:]  # the library door shows the noisy total only
-    for door in doors:
+        interfaces = interfaces[1:]  # the library interface shows the noisy total only
+    for interface in interfaces:
         if query.discovery is not None:  # a key that is public in both
             crowd = tuple((f"u{i}", "a") if unit == "user" else "a" for i in range(4000))
             own = (("changed", "a"),) * (2 * (budget.max_events or 1)) if unit == "user" else ("a",)
@@ -240,11 +242,11 @@ def test_every_query_keeps_the_promise_through_all_doors(name: str, unit: Any) -
                 ((crowd + own, (), (), ()), (crowd, (), (), ())),
             ]
         else:
-            pairs = worst_pairs(door, query, T, 500)[:1]
-        report = replay(door, pairs, SECRET)
-        assert report.holds, (door.name, report.summary())
+            pairs = worst_pairs(interface, query, T, 500)[:1]
+        report = replay(interface, pairs, SECRET)
+        assert report.holds, (interface.name, report.summary())
         assert report.worst is not None
-        assert report.worst.ratio > 0.45, (door.name, report.summary())
+        assert report.worst.ratio > 0.45, (interface.name, report.summary())
 
 
 def test_parts_hold_all_that_is_published() -> None:
@@ -271,7 +273,7 @@ def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_a_door_cannot_serve_is_refused() -> None:
+def test_what_an_interface_cannot_serve_is_refused() -> None:
     with pytest.raises(ParameterError, match="--interface library"):
         ServiceProgram(Average(), Budget(1.0, 1e-6))
     with pytest.raises(ParameterError, match="names"):

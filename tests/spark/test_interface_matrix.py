@@ -49,7 +49,7 @@ def driver(folder: Path, closed: int, master: str) -> None:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("master", ["local[2]", "local-cluster[2,1,1024]"])
-def test_all_doors_publish_one_table(master: str, tmp_path: Path) -> None:
+def test_all_interfaces_publish_one_table(master: str, tmp_path: Path) -> None:
     """Rows and files come in a random order; between the two rounds every process ends."""
     require_spark()
     rows = events_of(CASE, 300)

@@ -1,7 +1,8 @@
-"""Doors that die: each function brings one door as far as it comes, from wherever an earlier life
-has left it.
+"""The interfaces as programs that a test kills: each function runs one of them over the events in a
+folder, from wherever an earlier process was killed, up to the last tick.
 
-Spark's driver is spark_driver.py.
+An interface is a way into the product: files, the service, a log such as NATS. That of Spark is in
+spark_driver.py.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ Released = list[dict[str, float]]
 """The value of each published cell, tick by tick."""
 
 
-def declared(kind: str) -> StreamDeclaration:
+def declaration_of(kind: str) -> StreamDeclaration:
     return StreamDeclaration.from_dict(TABLE | KINDS[kind])
 
 
@@ -81,9 +82,9 @@ def hour_of(row: Row) -> int:
     return int(row["ts"][11:13]) + 1
 
 
-def recomputed(kind: str, rows: list[Row]) -> Released:
-    """What the library publishes of these events, with caps in plain Python."""
-    declaration = declared(kind)
+def library_releases(kind: str, rows: list[Row]) -> Released:
+    """Compute what the library publishes of these events, with caps in plain Python."""
+    declaration = declaration_of(kind)
     budget, query = declaration.budget, declaration.query
     kept: dict[Any, list[int]] = {}
     ticks: list[list[str]] = [[] for _ in range(TICKS)]
@@ -99,12 +100,12 @@ def recomputed(kind: str, rows: list[Row]) -> Released:
         ticks[tick - 1].append(row["who"] if query.people is not None else row["key"])
     stream, starts = declaration.build(secret=SECRET, replay=True), declaration.schedule.starts_of
     if declaration.remembers:
-        return by_tick(close_ticks(stream, TickEvents(1, ticks), starts))
+        return values_by_tick(close_ticks(stream, TickEvents(1, ticks), starts))
     totals = [query.encode(None, tick)[0] for tick in ticks]
-    return by_tick(close_ticks(stream, TickTotals.dense(1, totals), starts))
+    return values_by_tick(close_ticks(stream, TickTotals.dense(1, totals), starts))
 
 
-def by_tick(tables: Iterable[Any]) -> Released:
+def values_by_tick(tables: Iterable[Any]) -> Released:
     found: Released = []
     for table in tables:
         columns = table.columns()
@@ -117,12 +118,12 @@ def by_tick(tables: Iterable[Any]) -> Released:
     return found
 
 
-def files(folder: Path, kind: str, _address: str) -> None:
+def run_files(folder: Path, kind: str, _address: str) -> None:
     """`evercount release`, hour by hour."""
     from evercount.files.release_job import Job
     from evercount.files.release_run import release_file
 
-    declaration = declared(kind)
+    declaration = declaration_of(kind)
     job = Job(str(folder / "events.jsonl"), declaration, str(folder / "out.csv"), 0, secret=SECRET)
     for tick in range(1, TICKS + 1):
         try:
@@ -131,12 +132,12 @@ def files(folder: Path, kind: str, _address: str) -> None:
             return
 
 
-def service(folder: Path, kind: str, _address: str) -> None:
+def run_service(folder: Path, kind: str, _address: str) -> None:
     """Requests with idempotency keys; a client that got no answer sends the same again."""
     from evercount.service.read_events import read_batch
     from evercount.store import Accepted, Store
 
-    declaration = declared(kind)
+    declaration = declaration_of(kind)
     columns = declaration.columns
     assert columns is not None
     store = Store(folder / "service.db")
@@ -161,14 +162,14 @@ def service(folder: Path, kind: str, _address: str) -> None:
     store.close()
 
 
-def log(folder: Path, kind: str, address: str) -> None:
+def run_log(folder: Path, kind: str, address: str) -> None:
     """`evercount consume` over JetStream, hour by hour."""
     from evercount.consume import consume_log
     from evercount.consume.log_sources import LogAddress
     from evercount.store import Store
 
     consume_log.MOST_MESSAGES = 25
-    declaration = declared(kind)
+    declaration = declaration_of(kind)
     store = Store(folder / "log.db")
     store.declare(declaration, declaration.schedule.begin / 1e6, SECRET)
     source = LogAddress.parse(address).open()
@@ -182,17 +183,17 @@ def log(folder: Path, kind: str, address: str) -> None:
     store.close()
 
 
-def is_loaded() -> None:
-    """Exits with 1 unless the server of lives has loaded `loaded_doors`."""
-    sys.exit("loaded_doors" not in sys.modules)
+def check_preloaded() -> None:
+    """Exit with 1 unless the server that forks this process has loaded `preloaded_modules`."""
+    sys.exit("preloaded_modules" not in sys.modules)
 
 
-DOORS = {"files": files, "service": service, "log": log}
+INTERFACES = {"files": run_files, "service": run_service, "log": run_log}
 
 
-def published(folder: Path, door: str) -> Released:
-    """What a door has published, as any reader sees it."""
-    if door == "files":
+def published(folder: Path, interface: str) -> Released:
+    """Read what an interface has published, as any reader sees it."""
+    if interface == "files":
         found: Released = []
         if (folder / "out.csv").exists():
             with (folder / "out.csv").open() as file:
@@ -205,20 +206,20 @@ def published(folder: Path, door: str) -> Released:
     from evercount.store import Reading
 
     try:
-        reading = Reading.open(str(folder / f"{door}.db"))
+        reading = Reading.open(str(folder / f"{interface}.db"))
     except StoreError:  # it was not made yet
         return []
     try:
-        return by_tick(reading.tables_of("visits")[1]) if "visits" in reading.names() else []
+        return values_by_tick(reading.tables_of("visits")[1]) if "visits" in reading.names() else []
     finally:
         reading.close()
 
 
-def verify(folder: Path, door: str) -> None:
-    """A store is in one piece."""
+def verify_store(folder: Path, interface: str) -> None:
+    """Check that a store is in one piece."""
     from evercount.store import Store
 
-    if door != "files":
-        store = Store(folder / f"{door}.db")
+    if interface != "files":
+        store = Store(folder / f"{interface}.db")
         assert store.verify(store.head) == []
         store.close()

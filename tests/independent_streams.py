@@ -18,6 +18,7 @@ from evercount.noise import Secret
 from evercount.noise.secret import insecure_generator, insecure_secret
 from evercount.queries import Query
 from evercount.queries.sensitivities import protected_l1
+from product_internals import error_model, replace_parameters, sums_of
 
 SECRET = Secret.from_hex("0b" * 32)
 
@@ -27,9 +28,7 @@ def smooth_stream(*declared: Any, seed: int = 1, **rest: Any) -> Stream:
     statements about normals."""
     stream = Stream(*declared, secret=insecure_secret(seed), replay=True, **rest)
     if not stream.budget.pure:
-        stream._parameters = replace(
-            stream._parameters, errors=replace(stream._parameters.errors, rounded=False)
-        )
+        replace_parameters(stream, errors=replace(error_model(stream), rounded=False))
     return stream
 
 
@@ -40,7 +39,7 @@ def noise_of(stream: Stream, streams: int, ticks: int) -> FloatArray:
     Of a `smooth_stream` before it is rounded.
     """
     query, engine, budget = stream.query, stream.factorization, stream.budget
-    if not budget.pure and not stream._errors.rounded:
+    if not budget.pure and not error_model(stream).rounded:
         cells = streams * query.cells
         normals = insecure_generator(11).standard_normal((engine.draws(0, ticks), cells))
         noise = engine.block(engine.initial(cells), normals, ticks)[0] * stream.sigma
@@ -126,6 +125,6 @@ def discoveries(stream: Stream, counts: IntArray, streams: int) -> Discoveries:
             for group, key in map(str.split, releases.labels[2:])
         ]
     )
-    values[:, at], evidence[:, at] = releases.rows[:, 2:], releases._sums[:, 2:]
+    values[:, at], evidence[:, at] = releases.rows[:, 2:], sums_of(releases)[:, 2:]
     values, evidence = values.reshape(shape), evidence.reshape(shape)
     return Discoveries(values[..., -1], values[..., :-1], evidence[..., :-1], releases)
