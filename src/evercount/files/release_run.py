@@ -22,6 +22,7 @@ import numpy as np
 
 from evercount._safe_files import disk_errors, new_private, refuse_link
 from evercount.declarations.view_names import shown_tables, stack_rows
+from evercount.engine.arrivals import Arrivals
 from evercount.engine.build import RUNNING
 from evercount.engine.close_ticks import close_ticks
 from evercount.engine.release_table import ReleaseTable
@@ -37,7 +38,7 @@ from evercount.files.bad_rows import (
     write_rejects,
 )
 from evercount.files.cap_users import DroppedEvents, dropped_events
-from evercount.files.count_rows import CountedRows, count
+from evercount.files.count_rows import count
 from evercount.files.event_sql import columns_of
 from evercount.files.published import Published, description_path, open_lake, view_path
 from evercount.files.release_job import Job, Outcome
@@ -182,7 +183,7 @@ def _publish(run: Run, counted: Counted, tell: Progress) -> Outcome:
 class Counted:
     """What a run counts. Secret."""
 
-    rows: CountedRows
+    rows: Arrivals
     shown: tuple[Reject, ...]
     # with late=next and late=revise, how much of each file the counts come from
     consumed: dict[str, Prefix]
@@ -296,7 +297,7 @@ def _state(run: Run, counted: Counted, stream: dict[str, Any]) -> State:
         numbers=np.empty((0, 0)),
         earlier=tuple(cost.to_dict() for cost in run.earlier),
         entry=run.entered.name,
-        users=counted.rows.users,
+        users=counted.rows.caps_used,
         consumed=counted.consumed,
         seen=counted.seen,
         first_start=run.declaration.earliest,
