@@ -16,6 +16,7 @@ from sqlalchemy import select
 from typer.testing import CliRunner
 
 from evercount.cli.store_command import store as commands
+from evercount.engine.arrivals import Arrivals, PersonEvents
 from evercount.engine.close_ticks import TickTotals
 from evercount.errors import BudgetExceeded, Conflict, EvercountError, ParameterError, StreamStopped
 from evercount.noise import Secret
@@ -29,8 +30,7 @@ from evercount.store import (
     schema,
     set_cap,
 )
-from evercount.store.accept_totals import CountedBatch
-from evercount.store.named_events import UserEvents
+from evercount.store.accept_totals import SourceBatch
 from evercount.store.stream_life import SECRET_TABLES
 from serving import Postgres
 from stored import all_releases, close_and_read
@@ -114,13 +114,13 @@ def test_shards_and_events_of_users_go_with_their_stream(tmp_path: Path) -> None
         one = declared(name=name, query=histogram, budget=budget, horizon=8, **clock)
         store.declare(one, one.schedule.begin / 1e6, shards=2)
         single = np.ones(1, np.int64)
-        events = UserEvents(single, ["ann"], single, single, single, single)
+        events = PersonEvents(single, ["ann"], single, single, single, single)
         counted = (
-            CountedBatch(name, 0, TickTotals.dense(1, np.ones((2, 3), np.int64)))
+            Arrivals(TickTotals.dense(1, np.ones((2, 3), np.int64)))
             if name == "cut"
-            else CountedBatch(name, 0, TickTotals(1, 0, 3, none, none, none), users=events)
+            else Arrivals(TickTotals(1, 0, 3, none, none, none), persons=events)
         )
-        store.accept_totals(name, counted)
+        store.accept_totals(name, SourceBatch(name, 0), counted)
     numbers = {name: store.find(name).id for name in names}
     tables = (
         schema.counted_totals,

@@ -7,8 +7,8 @@ an instant. No expression depends on the session's time zone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -21,6 +21,7 @@ from evercount._validate import IntArray
 from evercount.declarations import schedule as times
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.unit_periods import sql_period
+from evercount.engine.arrivals import Arrivals, NamedRows, PersonEvents
 from evercount.engine.close_ticks import TickTotals
 from evercount.engine.write_table import parquet_modules
 from evercount.errors import InputError
@@ -28,8 +29,7 @@ from evercount.files import event_sql
 from evercount.files.event_sql import columns_of, is_keyed
 from evercount.queries.sensitivities import rows_of
 from evercount.spark.session import check_columns
-from evercount.store.accept_totals import Counted, brings
-from evercount.store.named_events import NamedEvents, UserEvents
+from evercount.store.accept_totals import expected_parts
 
 GROUP_COLUMNS = ("place", "cell", "events", "units")
 NAMES_AT_A_TIME = 1_000_000  # rows with names that the driver reads together; at least one tick
@@ -45,40 +45,39 @@ VALUES = ("double", VALUE_TEXT, [types.NumericType], "a value is a number")
 ORDERS = ("long", event_sql.ORDER_PATTERN, KEY_TYPES, "an order is a whole number")
 
 
-@dataclass(frozen=True, eq=False)
-class CountedEvents(Counted):
-    """What the rows of one DataFrame add up to. Secret."""
-
-    kept: DataFrame | None = None  # what `named` comes from; Spark keeps it until `forget`
-    # the number of rows that are not events, for each reason
-    bad: dict[str, int] = field(default_factory=dict)
-    rows: int = 0  # all rows, the ignored ones too
-
-    def forget(self) -> None:
-        if self.kept is not None:
-            self.kept.unpersist()
-
-
-def count_placed(rows: DataFrame, declaration: StreamDeclaration) -> CountedEvents:
-    """Add up rows of `place_events`, which may be a micro-batch of a stream of them.
+@contextmanager
+def count_placed(rows: DataFrame, declaration: StreamDeclaration) -> Iterator[Arrivals]:
+    """Add up rows of `place_events`, which may be a micro-batch of a stream of them. Spark keeps
+    what rows with names come from until the block ends.
 
     **Guarantee.** One row adds to one cell of one tick, by its own time, key and value alone: the
     promise of `files.count_rows.count`, with the same rules. Test:
     tests/spark/test_count_events.py::test_spark_and_the_file_door_agree_row_by_row.
     """
-    users, names = brings(declaration)
-    if names:
-        return _count_named(named_groups(rows, declaration), declaration)
-    if users:
-        return _count_users(with_legal_keys(rows, declaration), declaration)
-    groups = numbers(group_placed(rows).toArrow(), *GROUP_COLUMNS)
+    brings_persons, brings_names = expected_parts(declaration)
+    if brings_names:
+        groups = named_groups(rows, declaration).persist()
+        try:
+            yield _count_named(groups, declaration)
+        finally:
+            groups.unpersist()
+    elif brings_persons:
+        yield _count_persons(with_legal_keys(rows, declaration), declaration)
+    else:
+        yield _count_groups(group_placed(rows), declaration)
+
+
+def _count_groups(rows: DataFrame, declaration: StreamDeclaration) -> Arrivals:
+    """Add up groups of events whose number and sum are all that counts."""
+    groups = numbers(rows.toArrow(), *GROUP_COLUMNS)
     place, _, events, _ = groups
-    bad = {
+    reasons = {
         BAD[-int(reason)]: int(events[place == reason].sum())
         for reason in np.unique(place[place < 0])
     }
     totals = TickTotals.of(declaration.query.cells, *sums(declaration, groups))
-    return CountedEvents(totals, bad=bad, rows=int(events.sum()))
+    bad = sum(reasons.values())
+    return Arrivals(totals, bad=bad, reasons=reasons, rows=int(events.sum()))
 
 
 def sums(
@@ -91,65 +90,76 @@ def sums(
     return rows_of(declaration.query).totals(*(column[order] for column in groups))
 
 
-def _count_users(rows: DataFrame, declaration: StreamDeclaration) -> CountedEvents:
-    """One job: the events go to the driver, and bad rows are counted on the way."""
-    sizes, place = Observation(), fn.col("place")
-    reasons = [fn.count_if(place == -reason).alias(str(reason)) for reason in BAD]
-    rows = rows.observe(sizes, fn.count(fn.lit(1)).alias("rows"), *reasons)
+def _count_persons(rows: DataFrame, declaration: StreamDeclaration) -> Arrivals:
+    """Bring the events to the driver, and count bad rows on the way: one job."""
+    sizes = Observation()
+    place = fn.col("place")
+    bad = [fn.count_if(place == -reason).alias(str(reason)) for reason in BAD]
+    rows = rows.observe(sizes, fn.count(fn.lit(1)).alias("rows"), *bad)
     events = rows.where(place > 0).toArrow()
-    found = sizes.get
-    names, at = _distinct(events, "who")
+    counts = sizes.get
+    persons, at = _distinct(events, "who")
     keys: Sequence[str] = ()
     if "k" in rows.columns:
         keys, cell = _distinct(events, "k")
     else:
         (cell,) = numbers(events, "cell")
     tick, time, order, units = numbers(events, "place", "us", "o", "units")
-    users = UserEvents(tick, names, time, order, cell, units, at, keys)
-    bad = {text: int(found[str(reason)]) for reason, text in BAD.items() if found[str(reason)]}
-    return CountedEvents(
-        TickTotals.none(declaration.query.cells), users, bad=bad, rows=int(found["rows"])
+    reasons = {text: int(counts[str(reason)]) for reason, text in BAD.items()}
+    reasons = {text: number for text, number in reasons.items() if number}
+    return Arrivals(
+        TickTotals.none(declaration.query.cells),
+        persons=PersonEvents(tick, persons, time, order, cell, units, at, keys),
+        bad=sum(reasons.values()),
+        reasons=reasons,
+        rows=int(counts["rows"]),
     )
 
 
-def _count_named(groups: DataFrame, declaration: StreamDeclaration) -> CountedEvents:
-    """Rows with names go to the driver some ticks at a time, in the order of ticks: one tick, or a
-    bounded number."""
-    groups = groups.persist()
+def _count_named(groups: DataFrame, declaration: StreamDeclaration) -> Arrivals:
+    """Bring rows with names to the driver some ticks at a time, in the order of ticks: one tick, or
+    a bounded number."""
     sizes = (
         groups.groupBy("place")
         .agg(fn.count(fn.lit(1)).alias("groups"), fn.sum("events").alias("rows"))
         .collect()
     )
-    bad = {BAD[-row["place"]]: int(row["rows"]) for row in sizes if (row["place"] or 0) < 0}
+    reasons = {BAD[-row["place"]]: int(row["rows"]) for row in sizes if (row["place"] or 0) < 0}
     ticks = sorted((row["place"], row["groups"]) for row in sizes if (row["place"] or 0) > 0)
-    rows = sum(int(row["rows"]) for row in sizes)
-    return CountedEvents(
-        TickTotals.none(declaration.query.cells), None, _parts(groups, ticks), groups, bad, rows
+    return Arrivals(
+        TickTotals.none(declaration.query.cells),
+        rows_with_names=_parts(groups, ticks),
+        bad=sum(reasons.values()),
+        reasons=reasons,
+        rows=sum(int(row["rows"]) for row in sizes),
     )
 
 
-def _parts(groups: DataFrame, ticks: list[tuple[int, int]]) -> Iterator[NamedEvents]:
+def _parts(groups: DataFrame, ticks: list[tuple[int, int]]) -> Iterator[NamedRows]:
+    """Yield the rows of some ticks at a time; `ticks` are their numbers and sizes."""
     first = 0
     while first < len(ticks):
-        stop, size = first + 1, ticks[first][1]
+        size = ticks[first][1]
+        stop = first + 1
         while stop < len(ticks) and size + ticks[stop][1] <= NAMES_AT_A_TIME:
-            size, stop = size + ticks[stop][1], stop + 1
+            size += ticks[stop][1]
+            stop += 1
         part = groups.where(fn.col("place").between(ticks[first][0], ticks[stop - 1][0])).toArrow()
         yield named_rows(part)
         first = stop
 
 
-def named_rows(part: Any) -> NamedEvents:
+def named_rows(part: Any) -> NamedRows:
+    """Turn rows of `named_groups`, as Arrow, into rows with names."""
     columns = [
         name for name in part.schema.names if name not in ("shard", "place", "name", "events")
     ]
     place, *more = numbers(part, "place", *columns)
-    return NamedEvents(place, part.column("name").to_pylist(), np.stack(more, axis=1))
+    return NamedRows(place, part.column("name").to_pylist(), np.stack(more, axis=1))
 
 
 def _distinct(table: Any, name: str) -> tuple[list[str], IntArray]:
-    """The different texts of a column, and the place of each row's text among them."""
+    """Return the different texts of a column, and the place of each row's text among them."""
     column = table.column(name).combine_chunks().dictionary_encode()
     return column.dictionary.to_pylist(), np.asarray(column.indices, np.int64)
 
@@ -159,11 +169,12 @@ def numbers(table: Any, *names: str) -> list[IntArray]:
     return [np.asarray(table.column(name).fill_null(0).to_numpy(), np.int64) for name in names]
 
 
-def refuse_bad(bad: dict[str, int]) -> None:
-    if bad:
-        reasons = "; ".join(f"{number} × {reason}" for reason, number in bad.items())
+def refuse_bad(reasons: Mapping[str, int]) -> None:
+    """InputError that says how many rows are bad for each reason, if there are any."""
+    if reasons:
+        listed = "; ".join(f"{number} × {reason}" for reason, number in reasons.items())
         raise InputError(
-            f"rows that are not events: {reasons}. None were counted; fix the source, or leave "
+            f"rows that are not events: {listed}. None were counted; fix the source, or leave "
             "such rows out with skip_bad (--skip-bad)"
         )
 
@@ -187,9 +198,9 @@ def group_placed(rows: DataFrame) -> DataFrame:
 
 
 def named_groups(rows: DataFrame, declaration: StreamDeclaration) -> DataFrame:
-    """One row for each (place, name): place, name, the numbers of `NamedEvents`, and events, the
-    number of rows. Users that are counted have a row for each key; of several events in a tick the
-    first one is taken."""
+    """One row for each (place, name): place, name, the numbers of `NamedRows`, and events, the
+    number of rows. Persons that are counted have a row for each key; of several events in a
+    tick the first one is taken."""
     number = fn.count(fn.lit(1)).alias("events")
     if declaration.query.people is None:
         groups = with_legal_keys(rows.groupBy("place", "k").agg(number), declaration)

@@ -40,7 +40,7 @@ from evercount.spark.session import (
     first_line,
 )
 from evercount.store import Store, key_from_environment
-from evercount.store.accept_totals import FedStream
+from evercount.store.accept_totals import FedStream, SourceBatch
 from evercount.store.closing_ticks import Run, ShardWork, close_shard
 
 Clock = Callable[[], int]  # the instant now, in microseconds since 1970
@@ -255,21 +255,20 @@ class _Round:
         return query
 
     def _count(self, batch: DataFrame, number: int) -> None:
+        """Commit what a micro-batch holds; refuse it for bad rows, and after an interruption."""
         begin = perf_counter()
-        counted = count_placed(batch, self.fed.declaration)
-        try:
+        with count_placed(batch, self.fed.declaration) as arrivals:
             if not self.skip_bad:
-                refuse_bad(counted.bad)
+                refuse_bad(arrivals.reasons)
             with self.storing:
                 if self.over:
                     raise InputError("the round was interrupted")
-                if self.fed.accept(self.query.result(), number, counted, self.new_checkpoint):
+                micro_batch = SourceBatch(self.query.result(), number, self.new_checkpoint)
+                if self.fed.accept(micro_batch, arrivals):
                     self.batches += 1
-                    self.bad.update(counted.bad)
-        finally:
-            counted.forget()
-        speed = counted.rows / (perf_counter() - begin)
-        self.say(f"micro-batch {number}: {counted.rows} rows, {speed:.0f} rows/s")
+                    self.bad.update(arrivals.reasons)
+        speed = arrivals.rows / (perf_counter() - begin)
+        self.say(f"micro-batch {number}: {arrivals.rows} rows, {speed:.0f} rows/s")
 
 
 def read_checkpoint(session: SparkSession, folder: str) -> tuple[str | None, int]:

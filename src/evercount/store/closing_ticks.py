@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -33,11 +33,11 @@ from evercount.engine.stream import TaskStream
 from evercount.engine.write_table import among, each_tick
 from evercount.errors import Conflict, ParameterError, StoreError
 from evercount.store import schema
-from evercount.store.accept_totals import CountedTicks
-from evercount.store.commit_batches import Pending, add_totals, read_early
+from evercount.store.accept_totals import expected_parts
+from evercount.store.caps_of_persons import CapBlocks, forget_caps
+from evercount.store.commit_batches import Pending, add_totals, read_early, stored_totals
 from evercount.store.database import Database, change, find, having, insert_rows, remove, rows_of
-from evercount.store.known_users import forget_users
-from evercount.store.named_events import as_tick
+from evercount.store.named_events import Part, as_tick, cap_ticks, stored_parts
 from evercount.store.open_stream import (
     CutStream,
     LiveStream,
@@ -54,89 +54,118 @@ if TYPE_CHECKING:
     from evercount.store.writer import Store
 
 
-Came = dict[int, Any]  # what came for each tick: exact sums, or events
+ByTick = dict[int, Any]  # what each tick counts: exact sums, or events
 
 
 @dataclass(frozen=True, eq=False)
-class NextTicks:
+class DueTicks:
     """What the next ticks count, and what moves from the last of them to the tick after it, which
     opens with that. Secret."""
 
     totals: TickTotals | TickEvents
     moved_sums: Totals
-    moved_events: list[Any]
-    counted: CountedTicks | None = None  # what was counted elsewhere for them
+    moved_events: list[Any] = field(default_factory=list)
+    elsewhere: bool = False  # whether the store may hold what was counted elsewhere for them
+    caps: CapBlocks | None = None  # what persons of such events have used after them
 
     @classmethod
-    def of(
-        cls, live: LiveStream, ticks: range, came: Came, counted: CountedTicks | None = None
-    ) -> NextTicks:
+    def of(cls, live: LiveStream, ticks: range, counts: ByTick) -> DueTicks:
         """Nothing counts in a missing tick. Where its events move, they are the first ones of the
         next tick."""
-        moving, events = missing_ticks(live.marks, ticks, NEXT), live.declaration.remembers
+        events = live.declaration.remembers
+        moving = missing_ticks(live.marks, ticks, NEXT)
         for tick in missing_ticks(live.marks, ticks):
-            gone = came.pop(tick, None)
-            if gone is not None and tick in moving:
+            gone = counts.pop(tick, None)
+            if gone is None or tick not in moving:
+                continue
+            if tick + 1 in counts:
                 add = _joined if events else add_exactly
-                came[tick + 1] = add(gone, came[tick + 1]) if tick + 1 in came else gone
-        left, zeros = came.pop(ticks.stop, None), no_sums(live)
+                gone = add(gone, counts[tick + 1])
+            counts[tick + 1] = gone
+        moved = counts.pop(ticks.stop, None)
         if events:
-            totals = TickEvents(ticks.start, [came.get(tick, []) for tick in ticks])
-            return cls(totals, zeros, _listed(left or []), counted)
+            totals = TickEvents(ticks.start, [counts.get(tick, []) for tick in ticks])
+            return cls(totals, no_sums(live), _listed(moved or []))
         rows = np.zeros((len(ticks), live.stream.query.cells), np.int64)
-        for tick, row in came.items():
+        for tick, row in counts.items():
             rows[tick - ticks.start] = cut_total(live.declaration.query, row)
-        return cls(
-            TickTotals.dense(ticks.start, rows), zeros if left is None else left, [], counted
-        )
+        if moved is None:
+            moved = no_sums(live)
+        return cls(TickTotals.dense(ticks.start, rows), moved)
 
     @classmethod
-    def stored(cls, connection: Connection, live: LiveStream, count: int) -> NextTicks:
+    def stored(cls, connection: Connection, live: LiveStream, count: int) -> DueTicks:
         """The next ticks of what the store holds: the first with what was accepted, all with what
-        was counted ahead."""
+        was counted elsewhere."""
         ticks = range(live.open_tick, live.open_tick + count)
-        counted = CountedTicks.read(connection, live, ticks) if live.counted else None
+        totals: Mapping[int, Totals] = {}
+        named: Mapping[int, Sequence[Part]] = {}
+        caps = None
+        if live.counted:
+            totals, named, caps = _counted_elsewhere(connection, live, ticks)
         if live.declaration.remembers:
-            named = {} if counted is None else counted.named
-            accepted = [live.events, *([] for _ in ticks[1:])]
-            came = {
-                tick: as_tick(live.declaration, named.get(tick, ()), one)
-                for tick, one in zip(ticks, accepted, strict=True)
+            counts: ByTick = {
+                tick: as_tick(live.declaration, named.get(tick, ())) for tick in ticks[1:]
             }
+            first = named.get(ticks.start, ())
+            counts[ticks.start] = as_tick(live.declaration, first, live.events)
         else:
-            came = {} if counted is None else dict(counted.totals)
-            came[ticks.start] = (
-                add_exactly(live.totals, came[ticks.start]) if ticks.start in came else live.totals
-            )
-        return cls.of(live, ticks, came, counted)
+            counts = {**totals, ticks.start: live.totals}
+            if ticks.start in totals:
+                counts[ticks.start] = add_exactly(live.totals, totals[ticks.start])
+        return replace(cls.of(live, ticks, counts), elsewhere=live.counted, caps=caps)
 
     @classmethod
-    def given(cls, live: LiveStream, given: TickTotals | TickEvents) -> NextTicks:
+    def given(cls, live: LiveStream, given: TickTotals | TickEvents) -> DueTicks:
         """The next ticks of what files hold, and of what moved to the first of them."""
         ticks = range(given.first_tick, given.first_tick + len(given))
         if isinstance(given, TickEvents):
-            came: Came = dict(zip(ticks, given.ticks, strict=True))
+            events: ByTick = dict(zip(ticks, given.ticks, strict=True))
             if live.events:
-                came[ticks.start] = _joined(live.events, came.get(ticks.start, []))
-            return cls.of(live, ticks, came)
+                events[ticks.start] = _joined(live.events, events.get(ticks.start, []))
+            return cls.of(live, ticks, events)
         if not live.totals.any() and not missing_ticks(live.marks, ticks):
-            return cls(given, no_sums(live), [])
-        came = {tick: given.rows(tick, tick + 1)[0] for tick in np.unique(given.tick).tolist()}
-        came[ticks.start] = add_exactly(live.totals, came.get(ticks.start, no_sums(live)))
-        return cls.of(live, ticks, came)
+            return cls(given, no_sums(live))
+        sums: ByTick = {
+            tick: given.rows(tick, tick + 1)[0] for tick in np.unique(given.tick).tolist()
+        }
+        sums[ticks.start] = add_exactly(live.totals, sums.get(ticks.start, no_sums(live)))
+        return cls.of(live, ticks, sums)
 
     def write(self, connection: Connection, live: LiveStream, last: int) -> None:
         """Keep what moves to the next tick and nothing else of these, in the transaction that
         counts them."""
         if live.declaration.budget.unit == "user":
-            forget_users(connection, live, range(live.open_tick, last + 1))
-        if self.counted is not None:
-            self.counted.write(connection, live, last)
+            forget_caps(connection, live, range(live.open_tick, last + 1))
+        if self.caps is not None:
+            self.caps.write(connection)
+        if self.elsewhere:
+            _forget_counted(connection, live, last)
         live.write_totals(connection, last + 1, self.moved_sums)
         if live.declaration.remembers:
             remove(connection, schema.open_events, stream=live.id)
         if self.moved_events:
             live.write_events(connection, last + 1, 0, self.moved_events)
+
+
+def _counted_elsewhere(
+    connection: Connection, live: LiveStream, ticks: range
+) -> tuple[Mapping[int, Totals], Mapping[int, Sequence[Part]], CapBlocks | None]:
+    """Read what Spark or a log counted for ticks: exact sums, after the caps of persons; rows with
+    names, for queries that read a tick as a whole; and what the persons have used then."""
+    brings_persons, brings_names = expected_parts(live.declaration)
+    if brings_names:
+        return {}, stored_parts(connection, live, ticks), None
+    if brings_persons:
+        return cap_ticks(connection, live, ticks)
+    return stored_totals(connection, live, ticks), {}, None
+
+
+def _forget_counted(connection: Connection, live: LiveStream, last: int) -> None:
+    """Delete what was counted elsewhere for the ticks up to `last`, in the transaction that
+    releases them."""
+    for table in (schema.counted_totals, schema.counted_events):
+        remove(connection, table, stream=live.id, tick=range(last + 1))
 
 
 def no_sums(live: LiveStream) -> IntArray:
@@ -173,47 +202,53 @@ def _joined(one: Any, other: Any) -> Any:
     return [*one, *other]
 
 
-@dataclass
-class ClosingTicks:
-    """Ticks on their way into the database: the chain and the labels after them."""
-
-    head: bytes
-    labels: Sequence[str]
-
-    def write(
-        self, connection: Connection, live: LiveStream, table: ReleaseTable, closed_at: float
-    ) -> None:
-        links: list[tuple[int, int, bytes, float]] = []
-        keys = self._new_keys(live, table)
-        self.labels = [*self.labels, *(label for _, _, label, _ in keys)] if keys else self.labels
-        own_ticks = live.declaration.query.publishing.own_ticks
+def write_ticks(
+    connection: Connection,
+    live: LiveStream,
+    table: ReleaseTable,
+    closed_at: float,
+    head: bytes,
+    labels: Sequence[str],
+) -> tuple[bytes, Sequence[str]]:
+    """Write released ticks and their links of the chain. `head` and `labels` are those of the
+    stream before them; returns those after them."""
+    new_keys = _new_keys(live, table, labels)
+    if new_keys:
+        labels = [*labels, *(label for _, _, label, _ in new_keys)]
+    own_ticks = live.declaration.query.publishing.own_ticks
+    if own_ticks:
+        table = among(table, labels)
+    links: list[tuple[int, int, bytes, float]] = []
+    for tick, places, numbers in each_tick(table):
         if own_ticks:
-            table = among(table, self.labels)
-        for tick, places, numbers in each_tick(table):
-            if own_ticks:
-                named = [self.labels[place] for place in places.tolist()]
-            else:
-                named = [label for _, _, label, since in keys if since == tick]
-            self.head = link(self.head, tick, numbers, named)
-            links.append((live.id, tick, self.head, closed_at))
-        insert_rows(connection, schema.releases, release_rows(live.id, table))
-        insert_rows(connection, schema.ticks, links)
-        insert_rows(connection, schema.public_keys, keys)
+            named = [labels[place] for place in places.tolist()]
+        else:
+            named = [label for _, _, label, since in new_keys if since == tick]
+        head = link(head, tick, numbers, named)
+        links.append((live.id, tick, head, closed_at))
+    insert_rows(connection, schema.releases, release_rows(live.id, table))
+    insert_rows(connection, schema.ticks, links)
+    insert_rows(connection, schema.public_keys, new_keys)
+    return head, labels
 
-    def _new_keys(self, live: LiveStream, table: ReleaseTable) -> list[tuple[int, int, str, int]]:
-        """Rows of `schema.public_keys` for keys that these ticks publish for the first time, in the
-        order of ticks."""
-        fixed = live.declaration.query.discovery is None and len(table.cells) == len(self.labels)
-        # a revised tick has its keys once for each lag
-        if fixed or live.declaration.revise_for is not None:
-            return []
-        known, public = set(self.labels), ~np.isnan(table.numbers[:, 0])
-        new = (place for place in range(public.shape[1]) if table.cells[place] not in known)
-        first = sorted((int(np.argmax(public[:, place])), place) for place in new)
-        return [
-            (live.id, len(self.labels) + number, table.cells[place], int(table.ticks[row]))
-            for number, (row, place) in enumerate(first)
-        ]
+
+def _new_keys(
+    live: LiveStream, table: ReleaseTable, labels: Sequence[str]
+) -> list[tuple[int, int, str, int]]:
+    """Return rows of `schema.public_keys` for keys that these ticks publish for the first time, in
+    the order of ticks."""
+    fixed = live.declaration.query.discovery is None and len(table.cells) == len(labels)
+    # a revised tick has its keys once for each lag
+    if fixed or live.declaration.revise_for is not None:
+        return []
+    before = set(labels)
+    public = ~np.isnan(table.numbers[:, 0])
+    new = (place for place in range(public.shape[1]) if table.cells[place] not in before)
+    first = sorted((int(np.argmax(public[:, place])), place) for place in new)
+    return [
+        (live.id, len(labels) + number, table.cells[place], int(table.ticks[row]))
+        for number, (row, place) in enumerate(first)
+    ]
 
 
 NUMBERS_PER_COMMIT = 200_000  # numbers that one transaction of a shard releases
@@ -305,7 +340,7 @@ def close_by_shards(
             links.append((live.id, tick, head, closed_at))
         insert_rows(connection, schema.ticks, links)
         live.write_state(connection, cut.closing, live.blob)
-        CountedTicks().write(connection, live, cut.closing)
+        _forget_counted(connection, live, cut.closing)
     live.head, live.closed = head, cut.closing
     store.write_head(live)
 
@@ -318,14 +353,14 @@ def _freeze(store: Store, live: LiveStream, cut: CutStream, count: int) -> None:
     count = make_ready(store, live, min(count, max(1, NUMBERS_FROZEN // live.stream.query.cells)))
     last = live.closed + count
     with store.database.transaction() as connection:
-        following = NextTicks.stored(connection, live, count)
-        totals = following.totals
+        due = DueTicks.stored(connection, live, count)
+        totals = due.totals
         assert isinstance(totals, TickTotals)
-        following.write(connection, live, last)
+        due.write(connection, live, last)
         frozen = {tick: totals.rows(tick, tick + 1)[0] for tick in np.unique(totals.tick).tolist()}
         add_totals(connection, live, frozen)
         change(connection, schema.cut_streams, {"closing": last}, stream=live.id)
-    live.totals, cut.closing = following.moved_sums, last
+    live.totals, cut.closing = due.moved_sums, last
 
 
 # -- anywhere --------------------------------------------------------------------------------------

@@ -22,8 +22,8 @@ from evercount._validate import IntArray
 from evercount.errors import Conflict, EvercountError, InputError, StoreError, StreamStopped
 from evercount.queries.user_cap import Caps, UserState, cap_per_user
 from evercount.store import schema
+from evercount.store.caps_of_persons import DAY_BYTES, PersonCaps, day_key
 from evercount.store.database import in_parts, insert_rows, replace_rows, rows_of
-from evercount.store.known_users import DAY_BYTES, KnownUsers, day_key
 from evercount.store.open_stream import (
     Accepted,
     Batch,
@@ -48,7 +48,7 @@ class Pending:
     def __init__(self, live: LiveStream, connection: Connection) -> None:
         self.live, self.connection = live, connection
         self.totals, self.events = live.totals, list[Any]()
-        self.users: KnownUsers | None = None  # where users are protected
+        self.users: PersonCaps | None = None  # where users are protected
         self.ahead: dict[int, Totals] = {}
         # what later ticks get: sums, and events as they came
         self.early: dict[int, list[Kept]] = {}
@@ -93,7 +93,7 @@ class Pending:
             users = [batch.users[place] for place in places]
             names = list(set(users))
             hashes = dict(zip(names, user_hashes(live, names, lag), strict=True))
-            self.users = self.users or KnownUsers(live.id, live.sealer)
+            self.users = self.users or PersonCaps(live.id, live.sealer)
             seen = self.users.read(self.connection, hashes.values())
             before = {user: seen[hashed] for user, hashed in hashes.items()}
             caps = Caps.of(live.declaration.budget)

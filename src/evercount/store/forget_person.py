@@ -16,9 +16,9 @@ from evercount._validate import AnyArray, BoolArray
 from evercount.errors import ParameterError
 from evercount.queries.people import LONGEST_USER
 from evercount.queries.user_cap import Caps, Used
+from evercount.store.caps_of_persons import DAY_BYTES, HASH, PersonCaps
 from evercount.store.commit_batches import user_hashes
 from evercount.store.database import change, remove, rows_of
-from evercount.store.known_users import DAY_BYTES, HASH, KnownUsers
 from evercount.store.named_events import PURPOSE, RECORD, pack_rows, unpack_rows, with_keys
 from evercount.store.open_stream import FILES, LiveStream
 from evercount.store.schema import counted_events, early_events, open_events, users
@@ -205,7 +205,7 @@ def _use_up_caps(connection: Connection, live: LiveStream, person: str) -> None:
     written."""
     if live.declaration.user_caps is None:
         return
-    known = KnownUsers(live.id, live.sealer)
+    known = PersonCaps(live.id, live.sealer)
     known.read(connection, [])  # blocks become rows, which can be told apart
     stored = connection.execute(select(users.c.user).where(users.c.stream == live.id)).scalars()
     hashes = np.asarray([bytes(user) for user in stored], HASH)

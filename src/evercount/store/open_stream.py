@@ -298,6 +298,21 @@ class LiveStream:
     def unseal(self, stored: bytes, purpose: str, tick: int = 0, extra: bytes = b"") -> bytes:
         return self.sealer.open(stored, purpose, self.id, tick, extra)
 
+    def take_over(
+        self, blob: bytes, head: bytes, labels: Sequence[str], totals: Totals, events: list[Any]
+    ) -> None:
+        """Take over what was committed with the ticks up to that of `stream`. The next tick opens
+        with these totals and events, which have moved to it."""
+        self.blob = blob
+        self.head = head
+        self.labels = labels
+        self.totals = totals
+        self.events = events
+        self.groups = int(bool(events))
+        self.looked_at = 0
+        self.encoder = None
+        self.closed = self.stream.tick
+
     def pack_totals(self, totals: Totals, tick: int) -> bytes:
         return self.seal(pack_totals(totals), "accumulator", tick)
 

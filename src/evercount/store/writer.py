@@ -15,13 +15,14 @@ from typing import Any, NoReturn
 import numpy as np
 from sqlalchemy import Connection, delete
 
+from evercount.engine.arrivals import Arrivals
 from evercount.engine.close_ticks import TickEvents, TickTotals, close_ticks
 from evercount.engine.stream import Stream
 from evercount.errors import Conflict, EvercountError, ParameterError, StoreError, StreamStopped
 from evercount.noise import Secret, random_bytes
 from evercount.store import schema
-from evercount.store.accept_totals import CountedBatch, take_batch
-from evercount.store.closing_ticks import ClosingTicks, NextTicks, Run, close_by_shards, make_ready
+from evercount.store.accept_totals import SourceBatch, take_batch
+from evercount.store.closing_ticks import DueTicks, Run, close_by_shards, make_ready, write_ticks
 from evercount.store.commit_batches import Group
 from evercount.store.database import Database, read_fact, remove, rows_of, write_fact
 from evercount.store.declare_stream import declare_stream, load_live, load_retired
@@ -230,13 +231,13 @@ class Store(Reading):
                 self.noise_ahead.draw_new_keys(live)
         return answers
 
-    def accept_totals(self, name: str, batch: CountedBatch) -> bool:
-        """Commit totals that were counted elsewhere; False if this batch was committed before."""
+    def accept_totals(self, name: str, batch: SourceBatch, arrivals: Arrivals) -> bool:
+        """Commit what was counted elsewhere; False if this batch was committed before."""
         live = self.find(name)
         with self.database.transaction() as connection:
-            taken = take_batch(connection, live, batch)
+            new = take_batch(connection, live, batch, arrivals)
         live.counted = True
-        return taken
+        return new
 
     # -- ticks -------------------------------------------------------------------------------------
 
@@ -256,7 +257,7 @@ class Store(Reading):
             count = self.database.read(
                 ticks_at_a_time, live.id, range(live.open_tick, live.open_tick + count)
             )
-        self._release(live, closed_at, lambda connection: NextTicks.stored(connection, live, count))
+        self._release(live, closed_at, lambda connection: DueTicks.stored(connection, live, count))
         self.noise_ahead.draw_block(live)
 
     def close_given(
@@ -272,30 +273,31 @@ class Store(Reading):
         **Guarantee.** As `close_ticks`; and a run of files has happened whole or not at all. Test:
         tests/files/test_run_state.py::test_killed_at_every_step_into_a_store.
         """
-        self._release(live, closed_at, lambda _: NextTicks.given(live, given), also)
+        self._release(live, closed_at, lambda _: DueTicks.given(live, given), also)
 
     def _release(
         self,
         live: LiveStream,
         closed_at: float,
-        read: Callable[[Connection], NextTicks],
+        read: Callable[[Connection], DueTicks],
         also: Callable[[Connection], object] | None = None,
     ) -> None:
         """Release ticks, and bring the live stream to what is committed, or back to what was
         before."""
         if live.ahead is not None:
             wait([live.ahead])  # what went wrong there goes wrong again below
-        closing = ClosingTicks(live.head, live.labels)
+        head = live.head
+        labels = live.labels
         try:
             with self.database.transaction() as connection:
-                following = read(connection)
+                due = read(connection)
                 for table in close_ticks(
-                    live.stream, following.totals, live.declaration.schedule.starts_of
+                    live.stream, due.totals, live.declaration.schedule.starts_of
                 ):
-                    closing.write(connection, live, table, closed_at)
+                    head, labels = write_ticks(connection, live, table, closed_at, head, labels)
                 blob = live.stream.snapshot()
                 live.write_state(connection, live.stream.tick, blob)
-                following.write(connection, live, live.stream.tick)
+                due.write(connection, live, live.stream.tick)
                 self._forget_batches(connection)
                 if also is not None:
                     also(connection)
@@ -304,14 +306,7 @@ class Store(Reading):
             if isinstance(error, EvercountError) and not isinstance(error, StoreError):
                 live.stopped = "the tick cannot be released; see the log of the service"
             raise
-        live.blob, live.head, live.labels = blob, closing.head, closing.labels
-        live.totals, live.events = following.moved_sums, following.moved_events
-        live.groups, live.looked_at, live.encoder, live.closed = (
-            int(bool(live.events)),
-            0,
-            None,
-            live.stream.tick,
-        )
+        live.take_over(blob, head, labels, due.moved_sums, due.moved_events)
         self.write_head(live)
 
     def hides(self, name: str) -> bool:
