@@ -396,7 +396,7 @@ def test_a_failing_store_is_answered_and_recovers(client: httpx.Client, service:
     key = {"Idempotency-Key": "again"}
     problem(client.post("/v1/streams/flu/events", json=["south"], headers=key), 503, "StoreError")
     assert client.get("/healthz").status_code == 503
-    service.writer._doubtful = False  # let the next line in although the store is in doubt
+    service.writer._needs_reload = False  # let the next line in although the store is in doubt
     service.writer.submit(lambda: read_only("OFF")).result()
     assert client.post("/v1/streams/flu/events", json=["south"], headers=key).json()["tick"] == 1
     assert client.get("/healthz").json() == {"status": "ok"}

@@ -265,7 +265,7 @@ def test_another_number_of_shards_is_refused(tmp_path: Path) -> None:
     store = new_store(tmp_path / "store.db")
     with pytest.raises(Conflict, match="is kept in 3 shards"):
         store.declare(DECLARATION, START, shards=4)
-    assert store.declare(DECLARATION, START).cut is not None
+    assert store.declare(DECLARATION, START).shards is not None
     store.close()
     store = new_store(tmp_path / "whole.db", None)
     store.close_ticks(store.find("cut"), 1, 0.0)

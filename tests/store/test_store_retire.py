@@ -22,7 +22,7 @@ from evercount.errors import BudgetExceeded, Conflict, EvercountError, Parameter
 from evercount.noise import Secret
 from evercount.store import (
     Batch,
-    Cap,
+    BudgetCap,
     Store,
     StreamDeclaration,
     declare_stream,
@@ -277,7 +277,7 @@ def test_what_refuses_the_successor_changes_nothing(tmp_path: Path) -> None:
         retire_stream(store, "one", 0.0, successor="two")
     with pytest.raises(ParameterError, match="no stream"):
         retire_stream(store, "none", 0.0)
-    set_cap(store.database, Cap(1.2, 1e-8))
+    set_cap(store.database, BudgetCap(1.2, 1e-8))
     with pytest.raises(BudgetExceeded, match="cap"):
         retire_stream(store, "one", 0.0, successor="three")
     assert set(store.streams) == {"one", "two"}

@@ -198,10 +198,10 @@ def renew(
             typer.echo(successor_text(known.stream.cost))
             if not yes:
                 typer.confirm("Go on?", abort=True)
-        heir = renew_stream(
+        successor = renew_stream(
             opened, stream, time.time(), horizon=horizon, new_name=name, carry_totals=carry_totals
         )
-    typer.echo(f"{heir.name!r} continues {stream!r}")
+    typer.echo(f"{successor.name!r} continues {stream!r}")
 
 
 @store.command()
@@ -218,7 +218,7 @@ def cap(
     Without options it shows the cap. What is spent already stays spent.
     """
     from evercount.errors import ParameterError
-    from evercount.store import Cap, Reading, set_cap
+    from evercount.store import BudgetCap, Reading, set_cap
 
     if (epsilon is None) != (delta is None) or (remove and epsilon is not None):
         raise ParameterError(
@@ -227,7 +227,8 @@ def cap(
     if epsilon is not None or remove:
         with open_store(db, key_file, head) as opened:
             set_cap(
-                opened.database, None if epsilon is None or delta is None else Cap(epsilon, delta)
+                opened.database,
+                None if epsilon is None or delta is None else BudgetCap(epsilon, delta),
             )
     with closing(Reading.open(db)) as reading:
         shown = reading.ledger().get("cap")

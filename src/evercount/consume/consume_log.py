@@ -268,7 +268,8 @@ class LogConsumer:
         rejects: Path | None = None,
     ) -> None:
         self._counter = MessageCounter(declaration, scratch)
-        self._source, self._new_log = source, new_log
+        self._source = source
+        self._new_log = new_log
         self._rejects = None if rejects is None else _open_rejects(rejects)
         self._fed = FedStream(store, declaration, now)
         self.declaration = self._fed.declaration

@@ -115,7 +115,8 @@ class JetStream:
     def __init__(self, address: LogAddress) -> None:
         for name in address.options:
             check_name("option of a NATS address", name, OPTIONS)
-        self._name, self._subject = address.name, address.options.get("subject")
+        self._name = address.name
+        self._subject = address.options.get("subject")
         self._loop = asyncio.new_event_loop()
         self._inbox, self._consumer = "", ""
         self._next = self._end = self._delivered = 0
@@ -184,7 +185,8 @@ class JetStream:
                 mem_storage=True,
             ),
         )
-        self._consumer, self._delivered = made.name, 0
+        self._consumer = made.name
+        self._delivered = 0
 
     async def _take(self, message: Msg) -> None:
         self._got.append(message)
@@ -203,7 +205,8 @@ class JetStream:
     async def _read(self, most: int) -> Messages:
         if not self._consumer:
             await self._begin()
-        self._got, self._wanted = [], most
+        self._got = []
+        self._wanted = most
         self._complete.clear()
         body = json.dumps({"batch": most, "no_wait": True}).encode()
         subject = f"{self._stream._prefix}.CONSUMER.MSG.NEXT.{self._name}.{self._consumer}"

@@ -35,7 +35,7 @@ from evercount.engine.write_table import described
 from evercount.errors import ParameterError, Problem
 from evercount.plotting import without_trend
 from evercount.privacy import Budget
-from evercount.store import AnyStream, EndedStream, Reading
+from evercount.store import Reading, StoredStream
 
 T = TypeVar("T")
 
@@ -44,10 +44,13 @@ KEPT_PLANS = 32  # plans that are kept, in the service: each has some hundred ki
 UNBOUNDED_PLAN = 2**20  # how far ahead the error of a stream without horizon is shown
 
 
-def own_plan(live: AnyStream, points: int) -> dict[str, Any]:
+def own_plan(live: StoredStream, points: int) -> dict[str, Any]:
     """The stream's own error over its ticks, of what it shows."""
     # the errors of an ended stream are those of its declaration; there is no noise left to ask
-    stream = live.declaration.build(replay=True) if isinstance(live, EndedStream) else live.stream
+    if live.live is not None:
+        stream = live.live.stream
+    else:
+        stream = live.declaration.build(replay=True)
     last = live.declaration.horizon or UNBOUNDED_PLAN
     ticks = np.unique(np.rint(np.geomspace(1, last, points)).astype(np.int64))
     std = stream.std(ticks, *noise_views([live.declaration.main_view], live.declaration.schedule))
@@ -170,7 +173,11 @@ class Asked(BaseModel):
 
 
 def read_view(
-    store: Reading, live: AnyStream, asked: Asked, numbers: int, other: AnyStream | None = None
+    store: Reading,
+    live: StoredStream,
+    asked: Asked,
+    numbers: int,
+    other: StoredStream | None = None,
 ) -> ReleaseTable:
     """Read a view of a stream from its stored releases, with the notes on its ticks; at most about
     `numbers` of them. `other` is the stream that `minus_stream` names.
@@ -186,7 +193,12 @@ def read_view(
 
 
 def _read_view(
-    store: Reading, live: AnyStream, asked: Asked, name: str, numbers: int, other: AnyStream | None
+    store: Reading,
+    live: StoredStream,
+    asked: Asked,
+    name: str,
+    numbers: int,
+    other: StoredStream | None,
 ) -> ReleaseTable:
     declaration, outputs = live.declaration, _outputs(live, asked.cell)
     own_ticks = declaration.query.publishing.own_ticks
@@ -233,7 +245,7 @@ def _read_view(
     return table_of(table.ticks[here], starts, cells, parts, first)
 
 
-def describe_view(live: AnyStream, name: str, table: ReleaseTable) -> dict[str, Any]:
+def describe_view(live: StoredStream, name: str, table: ReleaseTable) -> dict[str, Any]:
     """A view as JSON; `flat` says for each cell whether the noise is wider than all ups and
     downs."""
     values, _, low, high = table.numbers.transpose(1, 0, 2)
@@ -253,7 +265,7 @@ def describe_view(live: AnyStream, name: str, table: ReleaseTable) -> dict[str, 
     }
 
 
-def _published(store: Reading, live: AnyStream, outputs: list[int], ticks: int) -> ReleaseTable:
+def _published(store: Reading, live: StoredStream, outputs: list[int], ticks: int) -> ReleaseTable:
     """The newest released numbers as they are. Where the stream declares numbers below zero
     impossible, intervals do not go below it either: they lose no truth."""
     cells = range(min(outputs), max(outputs) + 1)
@@ -269,7 +281,7 @@ def _published(store: Reading, live: AnyStream, outputs: list[int], ticks: int) 
     )
 
 
-def _outputs(live: AnyStream, cells: Sequence[str]) -> list[int]:
+def _outputs(live: StoredStream, cells: Sequence[str]) -> list[int]:
     """The numbers of the named cells, each once; of all cells where none is named."""
     labels = list(live.labels)
     for cell in cells:
@@ -279,7 +291,7 @@ def _outputs(live: AnyStream, cells: Sequence[str]) -> list[int]:
 
 
 def _view(
-    store: Reading, live: AnyStream, name: str, outputs: list[int], limit: int, numbers: int
+    store: Reading, live: StoredStream, name: str, outputs: list[int], limit: int, numbers: int
 ) -> View:
     """The newest spans of a view; fewer of them where one span reads many numbers."""
     declaration = live.declaration
@@ -295,7 +307,7 @@ def _view(
 
 
 def _aligned(
-    live: AnyStream, view: View, other: AnyStream, theirs: View
+    live: StoredStream, view: View, other: StoredStream, theirs: View
 ) -> tuple[IntArray, IntArray]:
     """The places of the spans that begin and end together in the views of two streams."""
     places = {moment: place for place, moment in enumerate(_moments(other, theirs))}
@@ -310,7 +322,7 @@ def _aligned(
     return here, there
 
 
-def _moments(live: AnyStream, view: View) -> list[tuple[int, int]]:
+def _moments(live: StoredStream, view: View) -> list[tuple[int, int]]:
     """When each span begins and ends; for manual clocks its ticks."""
     schedule, spans = (
         live.declaration.schedule,

@@ -116,7 +116,7 @@ class Writer(threading.Thread):
         self._queue: queue.Queue[tuple[Any, Future[Any]] | None] = queue.Queue()
         self._retry_at = 0.0
         self._stopping = False
-        self._doubtful = False
+        self._needs_reload = False
         self._turns: dict[str, float] = {}  # when each stream had its last turn
         self._waiting: dict[str, list[tuple[int, Batch, Future[Any]]]] = {}
         """Of streams whose keys nobody listed: batches that came after the open tick had ended,
@@ -359,9 +359,9 @@ class Writer(threading.Thread):
 
     def _recover(self) -> None:
         """Load the store again after a failed commit: nobody knows what of it is committed."""
-        if self._doubtful or self.store.database.lost:
+        if self._needs_reload or self.store.database.lost:
             self.store.recover()
-            self._doubtful, self.failing = False, None
+            self._needs_reload, self.failing = False, None
             log.warning("the store was loaded again after a failure")
 
     def _failed(self, error: Exception) -> None:
@@ -372,7 +372,7 @@ class Writer(threading.Thread):
                 error.for_operator() if isinstance(error, StoreError) else reason,
             )
         self.failing = reason
-        self._doubtful = True
+        self._needs_reload = True
         self._retry_at = time.monotonic() + RETRY_SECONDS
 
 

@@ -41,7 +41,7 @@ from evercount.service.every_request import Json
 from evercount.service.read_events import read_batch
 from evercount.service.runtime import Service
 from evercount.service.sse import LiveResponse
-from evercount.store import AnyStream, Reading
+from evercount.store import Reading, StoredStream
 from evercount.store.sealing import add_token, read_tokens, remove_token
 
 log = logging.getLogger("evercount.service")
@@ -51,7 +51,7 @@ LARGEST_TICK = 2**53  # ticks travel as JSON numbers; beyond this many readers w
 Name = Annotated[str, PathParameter(min_length=1, max_length=64)]
 
 
-def visible(service: Service, request: Request, name: str) -> AnyStream:
+def visible(service: Service, request: Request, name: str) -> StoredStream:
     role = service.access.role(request)
     live = service.look_up(name)
     if live is None or not live.declaration.public:
@@ -174,7 +174,7 @@ def add_streams(app: FastAPI, service: Service) -> None:
         """All streams; without a token only the public ones. With the ledger: what these spend
         together."""
         role = service.access.role(request)
-        known: list[AnyStream] = [*service.store.streams.values(), *service.store.ended.values()]
+        known: list[StoredStream] = [*service.store.streams.values(), *service.store.ended.values()]
         seen = [live for live in known if role or live.declaration.public]
         ledger = await service.read(service.store.ledger, role is None)
         return Json({"streams": service.each(seen, service.facts), "ledger": ledger})
@@ -414,7 +414,7 @@ def add_releases(app: FastAPI, service: Service) -> None:
             file, live.name if asked.view is None else f"{live.name}.{asked.view}", kind, url
         )
 
-    async def read_asked(request: Request, live: AnyStream, asked: Asked) -> ReleaseTable:
+    async def read_asked(request: Request, live: StoredStream, asked: Asked) -> ReleaseTable:
         other = (
             None if asked.minus_stream is None else visible(service, request, asked.minus_stream)
         )
@@ -477,7 +477,7 @@ def add_releases(app: FastAPI, service: Service) -> None:
         )
 
 
-def write_export(live: AnyStream, tables: Iterable[ReleaseTable], kind: Kind) -> Path:
+def write_export(live: StoredStream, tables: Iterable[ReleaseTable], kind: Kind) -> Path:
     """Write tables of a stream into a new temporary file of its owner only; `ExportResponse`
     removes it."""
     handle, name = tempfile.mkstemp(prefix="evercount-export-")
@@ -512,7 +512,7 @@ def while_wanted(tables: Iterable[ReleaseTable]) -> Iterator[ReleaseTable]:
 
 
 def describe_export(
-    store: Reading, live: AnyStream, tables: Iterable[ReleaseTable], full_digits: bool, url: str
+    store: Reading, live: StoredStream, tables: Iterable[ReleaseTable], full_digits: bool, url: str
 ) -> dict[str, Any]:
     """What readers of a CSV of these tables must know: the same as next to a CSV of
     `evercount release`."""

@@ -33,10 +33,9 @@ from evercount.service.metrics import StreamMetrics, admin_metrics, exposition, 
 from evercount.service.read_events import load_json
 from evercount.service.sse import Hub
 from evercount.store import (
-    AnyStream,
-    EndedStream,
     LiveStream,
     Store,
+    StoredStream,
     StreamDeclaration,
     retire_stream,
 )
@@ -46,7 +45,7 @@ from evercount.store.writer import WatchedStore
 
 WAITED = ("others' requests have been computed for too long", "Try again.")
 T = TypeVar("T")
-S = TypeVar("S", bound=AnyStream)
+S = TypeVar("S", bound=StoredStream)
 
 log = logging.getLogger("evercount.service")
 
@@ -159,7 +158,7 @@ class Service:
         if live.declaration.query.discovery is None and (live.ahead is None or live.ahead.done()):
             return  # no event brings new noise: the writer need not be asked
         for _ in range(2):  # what is under way, and then that of events that came since it began
-            noise = await self.write(lambda: self.store.noise_ahead.under_way(self.find(name)))
+            noise = await self.write(lambda: self.store.noise_ahead.pending_noise(self.find(name)))
             if noise is None:
                 return
             # what goes wrong there goes wrong again when the tick closes
@@ -240,7 +239,7 @@ class Service:
 
     # -- what may be known -------------------------------------------------------------------------
 
-    def look_up(self, name: str) -> AnyStream | None:
+    def look_up(self, name: str) -> StoredStream | None:
         """The stream, or None; Problem 503 while nobody can say whether it exists."""
         known = self.store.streams.get(name) or self.store.ended.get(name)
         if known is None:
@@ -259,31 +258,32 @@ class Service:
                 retry=2,
             )
 
-    def find_any(self, name: str) -> AnyStream:
+    def find_any(self, name: str) -> StoredStream:
         if (known := self.look_up(name)) is None:
             raise Problem(404, "NotFound", "there is no such stream")
         return known
 
     def find(self, name: str) -> LiveStream:
         """The stream that takes events; Problem 404 where there is none, 410 where it is over."""
-        known = self.find_any(name)
-        if isinstance(known, EndedStream):
-            onward = f" Send events to {known.successor!r}." if known.successor else ""
+        stream = self.find_any(name)
+        live = stream.live
+        if live is None:
+            onward = f" Send events to {stream.successor!r}." if stream.successor else ""
             raise Problem(
-                410, "StreamEnded", f"the stream is {known.ending}: {known.reason}.{onward}"
+                410, "StreamEnded", f"the stream is {stream.ending}: {stream.reason}.{onward}"
             )
-        if known.finished and known.successor is not None:  # it was renewed: its events go on
-            return self.find(known.successor)
-        return known
+        if live.finished and live.successor is not None:  # it was renewed: its events go on
+            return self.find(live.successor)
+        return live
 
     def retire(self, name: str, reason: str, successor: str | None) -> dict[str, Any]:
         """Retire a stream; called in the writer's thread."""
-        ended, heir = retire_stream(
+        ended, new_stream = retire_stream(
             self.store, name, self.clock.now(), reason=reason, successor=successor
         )
         return {
             "retired": self.facts(ended),
-            "successor": None if heir is None else self.facts(heir),
+            "successor": None if new_stream is None else self.facts(new_stream),
         }
 
     def mark(self, name: str, data: Any) -> dict[str, Any]:
@@ -370,22 +370,26 @@ class Service:
                 log.error("stream %s cannot be described: %s", live.name, type(error).__name__)
         return said
 
-    def facts(self, live: AnyStream) -> dict[str, Any]:
+    def facts(self, stream: StoredStream) -> dict[str, Any]:
         """The public facts of a stream. Nothing of them depends on the events, but for keys that
         were released."""
-        declaration, schedule, closed = live.declaration, live.declaration.schedule, live.closed
+        declaration, schedule, closed = (
+            stream.declaration,
+            stream.declaration.schedule,
+            stream.closed,
+        )
         horizon = declaration.horizon
         facts = {
-            "name": live.name,
+            "name": stream.name,
             "query": {
                 "name": declaration.query.name,
                 **short_parameters(declaration.query.parameters()),
                 **({"own_ticks": True} if declaration.query.publishing.own_ticks else {}),
             },
-            "cells": len(live.labels),
-            "labels": list(live.labels[:CELLS_PER_PAGE]),
+            "cells": len(stream.labels),
+            "labels": list(stream.labels[:CELLS_PER_PAGE]),
             "budget": declared_budget(declaration.budget),
-            "guarantee": live.guarantee,
+            "guarantee": stream.guarantee,
             "counted": counted_text(
                 declaration.budget, enforced_by(declaration.released_query, None), declaration.tick
             ),
@@ -402,13 +406,14 @@ class Service:
             "open_tick": None,
             "open_since": None,
             "closes": None,
-            "successor": live.successor,
+            "successor": stream.successor,
             "level": 0.95,
-            "notes": [mark.facts(schedule) for mark in live.marks if mark.hides is None],
+            "notes": [mark.facts(schedule) for mark in stream.marks if mark.hides is None],
             "noise": Exports.noise,
         }
-        if isinstance(live, EndedStream):
-            return facts | {"state": live.ending, "reason": live.reason, "ticks_left": 0}
+        live = stream.live
+        if live is None:
+            return facts | {"state": stream.ending, "reason": stream.reason, "ticks_left": 0}
         if not live.finished:
             since = None if schedule.manual else format_utc(schedule.start_of(closed + 1))
             facts |= {"open_tick": closed + 1, "open_since": since}
@@ -427,7 +432,7 @@ class Service:
 
     def read_page(
         self,
-        live: AnyStream,
+        live: StoredStream,
         after: int,
         limit: int,
         first_cell: int = 0,
@@ -444,7 +449,7 @@ class Service:
         )
 
     @staticmethod
-    def check_readable(live: AnyStream) -> None:
+    def check_readable(live: StoredStream) -> None:
         """Refuse to show a history that is not the published one."""
         if not live.readable:
             raise Problem(

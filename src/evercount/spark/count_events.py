@@ -237,7 +237,8 @@ def named_history(
         or declaration.budget.caps != (None, None, None)
     ):
         return groups
-    good, columns = groups.where("place > 0"), ("place", "us", "o")
+    good = groups.where("place > 0")
+    columns = ("place", "us", "o")
     first = good.groupBy("name", "cell").agg(
         fn.min(fn.struct(*columns)).alias("first"), fn.sum("events").alias("events")
     )
@@ -257,7 +258,8 @@ def capped_groups(
     `queries/user_cap.proof.md`, Lemma 1. Test:
     tests/contracts/test_same_table.py::test_a_batch_of_spark_publishes_the_same_table.
     """
-    budget, schedule = declaration.budget, declaration.schedule
+    budget = declaration.budget
+    schedule = declaration.schedule
     most, each, ticks = budget.caps
     rows = with_legal_keys(place_events(events, declaration, last, horizon), declaration)
     until = schedule.start_of(min(last, horizon or last) + 1)
@@ -303,12 +305,15 @@ def place_events(
     expressions into the condition once for each use, which grows beyond all bounds for calendars
     with many clock changes.
     """
-    columns, schedule, query = columns_of(declaration), declaration.schedule, declaration.query
+    columns = columns_of(declaration)
+    schedule = declaration.schedule
+    query = declaration.query
     # two days more than the last tick: wall times differ from instants by less, and Spark is slow
     # with long expressions
     until = schedule.start_of(min(last, horizon or last) + 1) + 2 * times.UNITS["d"]
     events = _typed(events)
-    kind, time = check_columns(events, declaration), _column(columns.time)
+    kind = check_columns(events, declaration)
+    time = _column(columns.time)
     keys = [_key(events, name) for name in columns.levels or columns.key_columns]
     rows = events.select(
         time.alias("t"),
@@ -341,11 +346,9 @@ def place_events(
     rows = rows.withColumns({name: within(fn.col(name)) for name in ("wall", "exact")})
     # the zone's clock changes are a long expression: it is left out where no time can be a wall
     # time
-    us = (
-        f"coalesce(exact, {schedule.sql_instant('wall', until)})"
-        if isinstance(kind, WALL_TYPES)
-        else "exact"
-    )
+    us = "exact"
+    if isinstance(kind, WALL_TYPES):
+        us = f"coalesce(exact, {schedule.sql_instant('wall', until)})"
     units = event_sql.units_sql(declaration, "rint({})")
     rows = rows.withColumns({"us": fn.expr(us), "units": fn.expr(units).cast("long")})
     rows = rows.withColumn(
@@ -357,7 +360,9 @@ def place_events(
     if horizon is None or last < horizon:
         place = place.when(fn.col("us") >= schedule.start_of(last + 1), -TOO_FAR)
     place = place.otherwise(fn.expr(schedule.sql_tick("us", "div", until)))
-    more = ["k" if unlisted else "cell", "units", *(["who", "us", "o"] * bool(columns.user))]
+    more = ["k" if unlisted else "cell", "units"]
+    if columns.user:
+        more += ["who", "us", "o"]
     return rows.select(place.cast("long").alias("place"), *more)
 
 
@@ -366,13 +371,14 @@ def with_legal_keys(rows: DataFrame, declaration: StreamDeclaration) -> DataFram
     usual keys are told from others in the JVM. Others go through the rule itself in Python, on the
     executors: Java's Unicode has another version, and a key must be legal in every door or in
     none."""
-    found, k = declaration.query.discovery, fn.col("k")
-    if found is None:
+    discovery = declaration.query.discovery
+    k = fn.col("k")
+    if discovery is None:
         return rows
     pa, _ = parquet_modules()
 
     def legal(keys: Any) -> Any:
-        return pa.array(found.check_keys(keys.to_pylist()), pa.string())
+        return pa.array(discovery.check_keys(keys.to_pylist()), pa.string())
 
     legal.__annotations__ = dict.fromkeys(("keys", "return"), pa.Array)  # Spark reads them as types
     check = arrow_udf(legal, "string")  # type: ignore[call-overload]
@@ -388,11 +394,9 @@ def with_legal_keys(rows: DataFrame, declaration: StreamDeclaration) -> DataFram
 def _typed(events: DataFrame) -> DataFrame:
     """The table; a column that holds nothing, and so has no type, is one of texts."""
     untyped = [field.name for field in events.schema if isinstance(field.dataType, types.NullType)]
-    return (
-        events.withColumns({name: _column(name).cast("string") for name in untyped})
-        if untyped
-        else events
-    )
+    if not untyped:
+        return events
+    return events.withColumns({name: _column(name).cast("string") for name in untyped})
 
 
 def _quoted(name: str) -> str:
@@ -404,7 +408,7 @@ def _column(name: str) -> Column:
 
 
 def _is_text(events: DataFrame, name: str, legal: Any, what: str) -> bool:
-    """Whether a column has texts; InputError where its type is not legal."""
+    """Return whether a column has texts; InputError where its type is not legal."""
     kind = events.schema[name].dataType
     if not isinstance(kind, (types.StringType, *legal)):
         raise InputError(f"the column {name!r} is of type {kind.simpleString()}; {what}")

@@ -63,7 +63,8 @@ class CapBlocks:
     `write`."""
 
     def __init__(self, stream: int, sealer: Sealer) -> None:
-        self._stream, self._sealer = stream, sealer
+        self._stream = stream
+        self._sealer = sealer
         self._stored: list[CapBlock] | None = None
         self._fresh: list[CapBlock] = []
         self._forgot = False
@@ -113,7 +114,8 @@ class CapBlocks:
             remove(connection, users, stream=self._stream, user=replaced)
         key = _key(1 + max((block.number or 0 for block in stored), default=0))
         content = np.empty(len(new.user), BLOCK)
-        content["user"], content["used"] = new.user, new.used
+        content["user"] = new.user
+        content["used"] = new.used
         sealed = self._sealer.seal(content.tobytes(), "users", self._stream, 0, key)
         insert_rows(connection, users, [(self._stream, key, sealed)])
 
@@ -123,7 +125,8 @@ class PersonCaps:
     `write`."""
 
     def __init__(self, stream: int, sealer: Sealer) -> None:
-        self._stream, self._sealer = stream, sealer
+        self._stream = stream
+        self._sealer = sealer
         self._used: dict[bytes, Used] = {}
         self._changed: set[bytes] = set()
         self._rows = False  # whether no person is in a block

@@ -35,11 +35,10 @@ from evercount.errors import Conflict, ParameterError, StoreError
 from evercount.store import schema
 from evercount.store.accept_totals import expected_parts
 from evercount.store.caps_of_persons import CapBlocks, forget_caps
-from evercount.store.commit_batches import Pending, add_totals, read_early, stored_totals
+from evercount.store.commit_batches import PendingEvents, add_totals, read_early, stored_totals
 from evercount.store.database import Database, change, find, having, insert_rows, remove, rows_of
 from evercount.store.named_events import Part, as_tick, cap_ticks, stored_parts
 from evercount.store.open_stream import (
-    CutStream,
     LiveStream,
     Totals,
     add_exactly,
@@ -176,12 +175,12 @@ def make_ready(store: Store, live: LiveStream, count: int) -> int:
     """Count the events that were kept for the first open tick; returns how many of the next `count`
     ticks can close now. A crash loses nothing and counts nothing twice: kept events are deleted in
     the transaction that counts them."""
-    if live.cut is not None and live.cut.closing > live.closed:
+    if live.shards is not None and live.frozen > live.closed:
         return count  # what they count is frozen
     tick = live.open_tick
     if tick in live.early:
         with store.database.transaction() as connection:
-            pending = Pending(live, connection)
+            pending = PendingEvents(live, connection)
             pending.count_early(read_early(connection, live, tick))
             pending.write()
             remove(connection, schema.early_events, stream=live.id, tick=tick)
@@ -268,10 +267,14 @@ class ShardWork:
 Run = Callable[[ShardWork], None]  # closes all shards of a stream, in this process or in others
 
 
-def read_cut(connection: Connection, stream: int) -> CutStream | None:
+def read_shards(connection: Connection, stream: int) -> tuple[int | None, int]:
+    """Return the number of shards of a stream, None for one that is whole, and its last frozen
+    tick."""
     frozen = find(connection, schema.cut_streams, "closing", stream=stream)
+    if frozen is None:
+        return None, 0
     numbers = rows_of(connection, schema.shards, "number", stream=stream).all()
-    return None if frozen is None else CutStream(len(numbers), int(frozen))
+    return len(numbers), int(frozen)
 
 
 # -- in the process that has the lock --------------------------------------------------------------
@@ -280,11 +283,11 @@ def read_cut(connection: Connection, stream: int) -> CutStream | None:
 def cut_stream(store: Store, live: LiveStream, shards: int) -> None:
     """Cut the cells of a stream into shards, before its first tick; it may be cut in the same way
     already."""
-    if (cut := live.cut) is not None:
-        if cut.shards != shards:
+    if live.shards is not None:
+        if live.shards != shards:
             raise Conflict(
-                f"stream {live.name!r} is kept in {cut.shards} shards, each with its own state, "
-                f"not in {shards}: give {cut.shards} shards, or omit the number"
+                f"stream {live.name!r} is kept in {live.shards} shards, each with its own state, "
+                f"not in {shards}: give {live.shards} shards, or omit the number"
             )
         return
     if live.closed:
@@ -302,50 +305,42 @@ def cut_stream(store: Store, live: LiveStream, shards: int) -> None:
             shard_stream = live.declaration.build(secret=live.secret, part=part, task=True)
             blob = shard_stream.snapshot()
             shard_stream.close()
-            rows.append(
-                (
-                    live.id,
-                    number,
-                    part.start,
-                    part.stop,
-                    0,
-                    _seal(live.sealer, blob, live.id, number, 0),
-                )
-            )
+            sealed = _seal(live.sealer, blob, live.id, number, 0)
+            rows.append((live.id, number, part.start, part.stop, 0, sealed))
         insert_rows(connection, schema.cut_streams, [(live.id, 0)])
         insert_rows(connection, schema.shards, rows)
-    live.cut = CutStream(shards, 0)
+    live.shards = shards
 
 
 def close_by_shards(
-    store: Store, live: LiveStream, cut: CutStream, count: int, closed_at: float, run: Run | None
+    store: Store, live: LiveStream, shards: int, count: int, closed_at: float, run: Run | None
 ) -> None:
     """Release the next `count` ticks of a stream that is cut into shards. What an earlier call has
     begun is brought to its end instead: its ticks keep their totals."""
-    if cut.closing == live.closed:
-        _freeze(store, live, cut, count)
-    (run or partial(close_here, store.key))(
-        ShardWork(shareable_place(store.database), live.id, cut.shards)
-    )
-    head, links = live.head, []
+    if live.frozen == live.closed:
+        _freeze(store, live, count)
+    run = run or partial(close_here, store.key)
+    run(ShardWork(shareable_place(store.database), live.id, shards))
+    head = live.head
+    links = []
     outputs = range(live.declaration.query.outputs)
     with store.database.transaction() as connection:
-        late = find(connection, schema.shards, "number", stream=live.id, tick=range(cut.closing))
+        late = find(connection, schema.shards, "number", stream=live.id, tick=range(live.frozen))
         if late is not None:
-            raise StoreError(f"shard {late} has not closed tick {cut.closing}")
-        for tick in range(live.closed + 1, cut.closing + 1):
-            head = link(
-                head, tick, read_numbers(connection, live.id, range(tick, tick + 1), outputs)[0]
-            )
+            raise StoreError(f"shard {late} has not closed tick {live.frozen}")
+        for tick in range(live.closed + 1, live.frozen + 1):
+            (numbers,) = read_numbers(connection, live.id, range(tick, tick + 1), outputs)
+            head = link(head, tick, numbers)
             links.append((live.id, tick, head, closed_at))
         insert_rows(connection, schema.ticks, links)
-        live.write_state(connection, cut.closing, live.blob)
-        _forget_counted(connection, live, cut.closing)
-    live.head, live.closed = head, cut.closing
+        live.write_state(connection, live.frozen, live.blob)
+        _forget_counted(connection, live, live.frozen)
+    live.head = head
+    live.closed = live.frozen
     store.write_head(live)
 
 
-def _freeze(store: Store, live: LiveStream, cut: CutStream, count: int) -> None:
+def _freeze(store: Store, live: LiveStream, count: int) -> None:
     """Store the totals of the next ticks for good: every call that closes these ticks uses the
     same."""
     if live.declaration.horizon is not None:
@@ -360,13 +355,15 @@ def _freeze(store: Store, live: LiveStream, cut: CutStream, count: int) -> None:
         frozen = {tick: totals.rows(tick, tick + 1)[0] for tick in np.unique(totals.tick).tolist()}
         add_totals(connection, live, frozen)
         change(connection, schema.cut_streams, {"closing": last}, stream=live.id)
-    live.totals, cut.closing = due.moved_sums, last
+    live.totals = due.moved_sums
+    live.frozen = last
 
 
 # -- anywhere --------------------------------------------------------------------------------------
 
 
 def close_here(key: bytes | None, work: ShardWork) -> None:
+    """Close the shards one after the other in this process."""
     for number in range(work.shards):
         close_shard(work, number, key)
 
@@ -384,7 +381,8 @@ def close_shard(work: ShardWork, number: int, key: bytes | None) -> int:
     tests/store/test_close_shards.py::test_a_commit_that_finds_other_numbers_fails.
     """
     with closing(Database(work.place, helper=True)) as database:
-        sealer, done = database.read(open_sealer, key), 0
+        sealer = database.read(open_sealer, key)
+        done = 0
         while ticks := _close_some(database, sealer, work.stream, number):
             done += ticks
         return done
@@ -431,9 +429,10 @@ def _close_some(database: Database, sealer: Sealer, stream: int, number: int) ->
 def _compare(
     connection: Connection, stream: int, ticks: range, part: range, numbers: FloatArray
 ) -> None:
-    kept = read_numbers(connection, stream, ticks, part)
+    """StoreError if the committed numbers of ticks differ from these."""
+    committed = read_numbers(connection, stream, ticks, part)
     # values and stds: the ends of intervals follow from them
-    if not np.array_equal(kept[:, :2], numbers[:, :2]):
+    if not np.array_equal(committed[:, :2], numbers[:, :2]):
         raise StoreError(
             f"ticks {ticks[0]} to {ticks[-1]} of cells {part.start} to {part.stop - 1} were "
             "committed with other numbers: the store or this program was changed. Nothing more is "
@@ -443,7 +442,9 @@ def _compare(
 
 def _shard(connection: Connection, stream: int, number: int, lock: bool = False) -> Row[Any]:
     query = select(schema.shards).where(having(schema.shards, stream=stream, number=number))
-    row = connection.execute(query.with_for_update() if lock else query).first()
+    if lock:
+        query = query.with_for_update()
+    row = connection.execute(query).first()
     if row is None:
         raise StoreError(f"the store has no shard {number} of this stream")
     return row
@@ -452,7 +453,9 @@ def _shard(connection: Connection, stream: int, number: int, lock: bool = False)
 def _frozen(
     connection: Connection, sealer: Sealer, stream: int, ticks: range, cells: int
 ) -> IntArray:
-    out, table = np.zeros((len(ticks), cells), np.int64), schema.counted_totals
+    """Read the frozen totals of ticks."""
+    out = np.zeros((len(ticks), cells), np.int64)
+    table = schema.counted_totals
     for tick, sealed in rows_of(connection, table, "tick", "sealed", stream=stream, tick=ticks):
         out[tick - ticks.start] = unpack_totals(sealer.open(sealed, "counted", stream, tick), cells)
     return out
@@ -467,5 +470,5 @@ def _name(number: int) -> bytes:
 
 
 def shareable_place(database: Database) -> str:
-    """Where the store is, without a password."""
+    """Return where the store is, without a password."""
     return str(database.file or database.url._replace(password=None).render_as_string())

@@ -73,7 +73,8 @@ def forget_person(store: Store, name: str, person: str) -> list[str]:
         else:
             _forget_records(connection, live, person)
         _use_up_caps(connection, live, person)
-    live.events, live.encoder = kept, None
+    live.events = kept
+    live.encoder = None
     store.database.checkpoint()
     return what_stays(live)
 
@@ -81,7 +82,8 @@ def forget_person(store: Store, name: str, person: str) -> list[str]:
 def what_stays(live: LiveStream) -> list[str]:
     """Sentences about what a stream of this declaration goes on holding of a person."""
     declaration = live.declaration
-    query, caps = declaration.query, declaration.user_caps
+    query = declaration.query
+    caps = declaration.user_caps
     lines = ["What was released stays, and so does its noise."]
     if query.people is None:
         lines.append(

@@ -23,15 +23,15 @@ from evercount.noise import Secret, random_bytes
 from evercount.store import schema
 from evercount.store.accept_totals import SourceBatch, take_batch
 from evercount.store.closing_ticks import DueTicks, Run, close_by_shards, make_ready, write_ticks
-from evercount.store.commit_batches import Group
+from evercount.store.commit_batches import GroupCommit
 from evercount.store.database import Database, read_fact, remove, rows_of, write_fact
 from evercount.store.declare_stream import declare_stream, load_live, load_retired
 from evercount.store.named_events import ticks_at_a_time
-from evercount.store.open_stream import FILES, Accepted, AnyStream, Batch, EndedStream, LiveStream
+from evercount.store.open_stream import FILES, Accepted, Batch, LiveStream, StoredStream
 from evercount.store.reader import PROBE, Reading, open_sealer, read_identity
 from evercount.store.rollback_guard import (
     HeadFile,
-    HeadKeeper,
+    HeadWriter,
     default_path,
     keep_lost_spending,
     quarantine,
@@ -62,10 +62,14 @@ class NoiseAhead:
         self._new_keys = ThreadPoolExecutor(4, "evercount-new-keys")
 
     def draw_block(self, live: LiveStream) -> None:
-        threads = self._new_keys if live.declaration.query.discovery is not None else self._blocks
-        live.ahead = (
-            None if live.finished or live.cut is not None else threads.submit(live.stream.prepare)
-        )
+        """Begin to draw the noise of the next ticks."""
+        live.ahead = None
+        if live.finished or live.shards is not None:
+            return
+        threads = self._blocks
+        if live.declaration.query.discovery is not None:
+            threads = self._new_keys
+        live.ahead = threads.submit(live.stream.prepare)
 
     def draw_new_keys(self, live: LiveStream) -> None:
         """Begin to draw the noise of the keys that the open tick has brought."""
@@ -77,12 +81,14 @@ class NoiseAhead:
             live.looked_at = len(live.events)
             live.ahead = self._new_keys.submit(live.stream.prepare, list(live.events))
 
-    def under_way(self, live: LiveStream) -> Future[Any] | None:
-        """What has to end before `close_ticks` of this stream is quick: noise that is drawn outside
-        the writer. With very many new keys at a late tick it takes longer than clients of other
-        streams may wait."""
+    def pending_noise(self, live: LiveStream) -> Future[Any] | None:
+        """Noise that is being drawn outside the writer, if any: until it is there `close_ticks` of
+        this stream is not quick. With very many new keys at a late tick it takes longer than
+        clients of other streams may wait."""
         self.draw_new_keys(live)
-        return None if live.ahead is None or live.ahead.done() else live.ahead
+        if live.ahead is None or live.ahead.done():
+            return None
+        return live.ahead
 
     def close(self) -> None:
         self._blocks.shutdown(cancel_futures=True)
@@ -131,7 +137,7 @@ class Store(Reading):
         quarantined = self.check_head(self.head)
         keep_lost_spending(self, self.head, [one for one in quarantined.values() if one.lost])
         streams: dict[str, LiveStream] = {}
-        ended: dict[str, EndedStream] = {}
+        ended: dict[str, StoredStream] = {}
         with self.database.reading() as connection:
             retired = retired_rows(connection)
             for row in rows_of(connection, schema.streams, order="id").mappings():
@@ -146,9 +152,10 @@ class Store(Reading):
                 streams[name] = live
                 self.noise_ahead.draw_block(live)
         # at once: readers see the streams of before or of now, never a part of them
-        self.streams, self.ended = streams, ended
+        self.streams = streams
+        self.ended = ended
         lost = frozenset(name for name, row in retired.items() if row["stream"] is None)
-        self.heads = HeadKeeper(self.head, self, ended, lost)
+        self.heads = HeadWriter(self.head, self, ended, lost)
         self.write_head()
 
     def recover(self) -> None:
@@ -196,18 +203,20 @@ class Store(Reading):
             live.waiting = None
         return live
 
-    def find_any(self, name: str) -> AnyStream:
-        known = self.streams.get(name) or self.ended.get(name)
-        if known is None:
+    def find_any(self, name: str) -> StoredStream:
+        stream = self.streams.get(name) or self.ended.get(name)
+        if stream is None:
             raise ParameterError(f"the store has no stream {name!r}")
-        return known
+        return stream
 
     def find(self, name: str) -> LiveStream:
         """The stream of that name that can go on; StreamStopped if it is over."""
-        known = None if name in self.heads.lost else self.find_any(name)
-        if not isinstance(known, LiveStream):
+        live = None
+        if name not in self.heads.lost:
+            live = self.find_any(name).live
+        if live is None:
             raise StreamStopped(f"stream {name!r} has ended and takes no events")
-        return known
+        return live
 
     # -- events ------------------------------------------------------------------------------------
 
@@ -216,7 +225,7 @@ class Store(Reading):
         committed."""
         try:
             with self.database.transaction() as connection:
-                group = Group(self.streams, connection, now)
+                group = GroupCommit(self.streams, connection, now)
                 answers = group.add_all(batches)
                 group.write()
         except BaseException:
@@ -249,8 +258,8 @@ class Store(Reading):
         process (`closing_ticks.py`)."""
         if live.finished:
             raise live.over()
-        if live.cut is not None:
-            close_by_shards(self, live, live.cut, count, closed_at, run)
+        if live.shards is not None:
+            close_by_shards(self, live, live.shards, count, closed_at, run)
             return
         count = min(make_ready(self, live, count), max(1, NUMBERS_PER_COMMIT // len(live.labels)))
         if live.counted and live.declaration.remembers:
@@ -302,7 +311,8 @@ class Store(Reading):
                 if also is not None:
                     also(connection)
         except BaseException as error:
-            live.stream, live.encoder = Stream.restore(live.blob, live.declaration.period_of), None
+            live.stream = Stream.restore(live.blob, live.declaration.period_of)
+            live.encoder = None
             if isinstance(error, EvercountError) and not isinstance(error, StoreError):
                 live.stopped = "the tick cannot be released; see the log of the service"
             raise
@@ -334,13 +344,15 @@ class WatchedStore(Store):
         self.key = None
         self.noise_ahead = NoiseAhead()
         self.streams: dict[str, LiveStream] = {}
-        self.ended: dict[str, EndedStream] = {}
+        self.ended: dict[str, StoredStream] = {}
         try:
             self.database.read(schema.check_schema)
             self.sealer = Sealer(None, self.database.read(read_identity))
             self.head = HeadFile(head or default_path(self.database))
-            differing = {} if self.head.read() is None else self.check_head(self.head)
-            self._hidden = {name: why for name, why in differing.items() if not why.readable}
+            self._hidden = {}
+            if self.head.read() is not None:
+                differing = self.check_head(self.head)
+                self._hidden = {name: why for name, why in differing.items() if not why.readable}
             self.look()
         except BaseException:
             self.database.close()
@@ -358,25 +370,27 @@ class WatchedStore(Store):
                 one.stream: one.reason for one in rows_of(connection, schema.waiting_streams)
             }
             for row in rows_of(connection, schema.streams, order="id").mappings().all():
-                name, number = row["name"], row["id"]
+                name = row["name"]
+                number = row["id"]
                 if name in retired:
                     self.ended[name] = load_retired(connection, row, retired[name], False)
                     self.streams.pop(name, None)
                 if name in self.ended:
                     continue
-                known, tick = self.streams.get(name), released_until(connection, number)
-                live = known or _watched(row, tick, self.sealer)
-                if known is None and name in self._hidden:
+                new = name not in self.streams
+                tick = released_until(connection, number)
+                live = _watched(row, tick, self.sealer) if new else self.streams[name]
+                if new and name in self._hidden:
                     self.ended[name] = quarantine(live, self._hidden[name])
                     continue
-                live.declaration, live.marks = (
-                    with_late_rules(connection, live),
-                    read_marks(connection, number),
-                )
+                live.declaration = with_late_rules(connection, live)
+                live.marks = read_marks(connection, number)
                 live.waiting = waiting.get(number)
-                if known is None or live.closed < tick:
-                    live.labels, live.closed = labels_of(connection, live), tick
-                    news += [] if known is None else [name]
+                if not new and live.closed < tick:
+                    news.append(name)
+                if new or live.closed < tick:
+                    live.labels = labels_of(connection, live)
+                    live.closed = tick
                 self.streams[name] = live
         return news
 
@@ -384,17 +398,17 @@ class WatchedStore(Store):
 def _watched(row: Any, tick: int, sealer: Sealer) -> LiveStream:
     """A stream that gives public facts only: its secret is not the one of the stream, and it is
     never stepped."""
-    declaration, secret = declared(row), Secret.generate()
+    declaration = declared(row)
+    secret = Secret.generate()
     stream = declaration.build(secret=secret)
-    totals = np.zeros(stream.query.cells, np.int64)
     return LiveStream(
         row["id"],
         declaration,
-        secret,
-        sealer,
-        stream,
-        b"",
-        bytes(row["genesis"]),
-        totals,
-        closed=tick,
+        tick,
+        secret=secret,
+        sealer=sealer,
+        stream=stream,
+        blob=b"",
+        head=bytes(row["genesis"]),
+        totals=np.zeros(stream.query.cells, np.int64),
     )
