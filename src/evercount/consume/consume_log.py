@@ -284,8 +284,8 @@ class LogConsumer:
         self._at = self._begin(skip_lost)
 
     def _begin(self, skip_lost: bool) -> dict[str, int]:
-        """Where to read from: the stored positions, or the first one; refused where messages are
-        gone."""
+        """Begin to read at the stored positions, or the first ones; refuse a log that lacks
+        messages. Returns the positions."""
         first, end = self._source.reach()
         at = {name: self._stored.get(name, first[name]) for name in first}
         for name, position in at.items():
@@ -296,14 +296,14 @@ class LogConsumer:
                     "the log back, or start a new stream"
                 )
             if position < first[name]:
-                gone = first[name] - position
+                lost = first[name] - position
                 if not skip_lost:
                     raise InputError(
-                        f"the log has deleted {gone} positions before they were counted, "
+                        f"the log has deleted {lost} positions before they were counted, "
                         f"{position} to {first[name] - 1}. Keep messages longer, or continue "
                         "without them with --skip-lost, which counts them as lost"
                     )
-                self.lost += gone
+                self.lost += lost
                 at[name] = first[name]
         self._source.start(at)
         return at

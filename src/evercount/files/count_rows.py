@@ -93,10 +93,10 @@ def revised_totals(
     cells = declaration.query.cells
     lags = (declaration.revise_for or 0) + 1
     lag = np.maximum(first - tick, 0)
-    kept = lag < lags
-    arrival = np.maximum(tick, first)[kept]
-    wide = (cell + lag * cells)[kept]
-    return TickTotals(first, stop - first, cells * lags, arrival, wide, total[kept])
+    counted = lag < lags
+    arrival = np.maximum(tick, first)[counted]
+    wide = (cell + lag * cells)[counted]
+    return TickTotals(first, stop - first, cells * lags, arrival, wide, total[counted])
 
 
 def _by_name(first: int, stop: int, groups: Groups, names: Sequence[str]) -> TickEvents:

@@ -373,11 +373,9 @@ class Service:
     def facts(self, stream: StoredStream) -> dict[str, Any]:
         """The public facts of a stream. Nothing of them depends on the events, but for keys that
         were released."""
-        declaration, schedule, closed = (
-            stream.declaration,
-            stream.declaration.schedule,
-            stream.closed,
-        )
+        declaration = stream.declaration
+        schedule = declaration.schedule
+        closed = stream.closed
         horizon = declaration.horizon
         facts = {
             "name": stream.name,

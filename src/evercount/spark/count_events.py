@@ -41,6 +41,7 @@ USUAL_KEY = r"[!-~](?:[ -~]{0,198}[!-~])?"
 WALL_TYPES = (types.StringType, types.TimestampNTZType, types.DateType)
 NUMBER_TYPES = (types.IntegerType, types.LongType, types.FloatType, types.DoubleType)
 KEY_TYPES = (types.StringType, types.ByteType, types.ShortType, types.IntegerType, types.LongType)
+NO_TEXT = "CAST(NULL AS STRING)"
 VALUES = ("double", VALUE_TEXT, [types.NumericType], "a value is a number")
 ORDERS = ("long", event_sql.ORDER_PATTERN, KEY_TYPES, "an order is a whole number")
 
@@ -275,17 +276,19 @@ def capped_groups(
     if each is not None:
         rules.append(f"turn <= {each}")
     if ticks is not None:
-        rows = rows.withColumn("came", fn.dense_rank().over(period))
-        rules.append(f"came <= {ticks}")
+        rows = rows.withColumn("ticks", fn.dense_rank().over(period))
+        rules.append(f"ticks <= {ticks}")
     if most is not None:
         within = fn.when(fn.col("number") <= (each or most), 1).otherwise(0)
         before = fn.sum(within).over(period.rangeBetween(Window.unboundedPreceding, -1))
         rows = rows.withColumn("before", fn.coalesce(before, fn.lit(0)))
         rules.append(f"turn <= {most} - before")
-    kept = rows.where(f"NOT good OR ({' AND '.join(rules)})")
-    cell = "cell" if declaration.query.discovery is None else "k"
+    within_caps = rows.where(f"NOT good OR ({' AND '.join(rules)})")
+    cell = "k"
+    if declaration.query.discovery is None:
+        cell = "cell"
     place_cell = ("place", fn.when(fn.col("place") > 0, fn.col(cell)).alias(cell))
-    return kept.groupBy(*place_cell).agg(
+    return within_caps.groupBy(*place_cell).agg(
         fn.count(fn.lit(1)).alias("events"), fn.sum("units").alias("units")
     )
 
@@ -315,23 +318,23 @@ def place_events(
     kind = check_columns(events, declaration)
     time = _column(columns.time)
     keys = [_key(events, name) for name in columns.levels or columns.key_columns]
+    key = event_sql.key_sql(columns, keys, "octet_length") or NO_TEXT
+    value = fn.lit(None).cast("double")
+    if columns.value:
+        value = _number(events, columns.value, *VALUES)
+    who = NO_TEXT
+    if columns.user:
+        who = _key(events, columns.user)
+    order = fn.lit(None).cast("long")
+    if columns.order:
+        order = _number(events, columns.order, *ORDERS)
     rows = events.select(
         time.alias("t"),
         *instants(time, kind, columns.time),
-        fn.expr(event_sql.key_sql(columns, keys, "octet_length") or "CAST(NULL AS STRING)").alias(
-            "k"
-        ),
-        (
-            _number(events, columns.value, *VALUES)
-            if columns.value
-            else fn.lit(None).cast("double")
-        ).alias("v"),
-        fn.expr(_key(events, columns.user) if columns.user else "CAST(NULL AS STRING)").alias(
-            "who"
-        ),
-        (
-            _number(events, columns.order, *ORDERS) if columns.order else fn.lit(None).cast("long")
-        ).alias("o"),
+        fn.expr(key).alias("k"),
+        value.alias("v"),
+        fn.expr(who).alias("who"),
+        order.alias("o"),
     )
     unlisted = query.discovery is not None
     if is_keyed(declaration) and not unlisted:
@@ -339,9 +342,10 @@ def place_events(
         listed = list(rows_of(query).keys[0])
         table = pa.table({"k": listed, "listed": np.arange(len(listed))})
         rows = rows.join(fn.broadcast(rows.sparkSession.createDataFrame(table)), "k", "left")
-    rows = rows.withColumn(
-        "cell", fn.expr("0" if unlisted else event_sql.cell_sql(declaration, "listed")).cast("long")
-    )
+    cell = "0"
+    if not unlisted:
+        cell = event_sql.cell_sql(declaration, "listed")
+    rows = rows.withColumn("cell", fn.expr(cell).cast("long"))
     # step by step, so that Spark works each out once for each row and not for each use
     rows = rows.withColumns({name: within(fn.col(name)) for name in ("wall", "exact")})
     # the zone's clock changes are a long expression: it is left out where no time can be a wall

@@ -74,13 +74,13 @@ class DueTicks:
         events = live.declaration.remembers
         moving = missing_ticks(live.marks, ticks, NEXT)
         for tick in missing_ticks(live.marks, ticks):
-            gone = counts.pop(tick, None)
-            if gone is None or tick not in moving:
+            moved = counts.pop(tick, None)
+            if moved is None or tick not in moving:
                 continue
             if tick + 1 in counts:
                 add = _joined if events else add_exactly
-                gone = add(gone, counts[tick + 1])
-            counts[tick + 1] = gone
+                moved = add(moved, counts[tick + 1])
+            counts[tick + 1] = moved
         moved = counts.pop(ticks.stop, None)
         if events:
             totals = TickEvents(ticks.start, [counts.get(tick, []) for tick in ticks])
@@ -190,12 +190,14 @@ def make_ready(store: Store, live: LiveStream, count: int) -> int:
 
 
 def _listed(events: Any) -> list[Any]:
-    """Events one by one, also where they are numbers of events by key."""
-    return list(Counter(events).elements() if isinstance(events, Mapping) else events)
+    """List events one by one, also where they are numbers of events by key."""
+    if isinstance(events, Mapping):
+        return list(Counter(events).elements())
+    return list(events)
 
 
 def _joined(one: Any, other: Any) -> Any:
-    """The events of two ticks as those of one: lists, or numbers of events by key."""
+    """Join the events of two ticks to those of one: lists, or numbers of events by key."""
     if isinstance(one, Mapping) or isinstance(other, Mapping):
         return dict(Counter(one) + Counter(other))
     return [*one, *other]

@@ -232,7 +232,9 @@ class HeadFile:
                 if name not in retired:
                     quarantined[name] = Quarantine(name, OLDER, tick, readable=False, lost=True)
             elif digests[name].get(tick) != digest:
-                quarantined[name] = Quarantine(name, OLDER, tick, readable=tick not in digests[name])
+                quarantined[name] = Quarantine(
+                    name, OLDER, tick, readable=tick not in digests[name]
+                )
             elif name in head.retired and name not in retired:
                 quarantined[name] = Quarantine(name, REVIVED, tick)
         return quarantined

@@ -114,16 +114,16 @@ def hide_keys(store: Store, name: str, labels: Sequence[str]) -> list[str]:
     Test: tests/store/test_store_join_keys.py::test_removed_keys_are_not_shown.
     """
     live = store.find(name)
-    gone = {label for label, _, last in _hidden_of(live) if last == FOR_EVER}
+    hidden = {label for label, _, last in _hidden_of(live) if last == FOR_EVER}
     if unknown := [label for label in labels if label not in live.labels]:
         raise ParameterError(
             f"there is no key {', '.join(map(repr, unknown))} in the list of this stream"
         )
     if live.declaration.query.discovery is not None:
         raise ParameterError("unlisted keys appear by themselves and cannot be removed")
-    if not set(live.labels) - gone - set(labels):
+    if not set(live.labels) - hidden - set(labels):
         raise ParameterError("nothing would be left to show; end the stream instead")
-    new = [label for label in labels if label not in gone]
+    new = [label for label in labels if label not in hidden]
     _write_hidden(
         store, live, [*_hidden_of(live), *((label, live.open_tick, FOR_EVER) for label in new)]
     )
