@@ -166,7 +166,7 @@ def _numbers(column: Any) -> IntArray:
 
 
 def _lines(bodies: Sequence[bytes]) -> list[str]:
-    """Each message as one line; what is not UTF-8 or blank becomes a line that is not JSON."""
+    """Turn each message into one line; what is not UTF-8 or blank becomes one that is not JSON."""
     lines = []
     for body in bodies:
         try:

@@ -216,7 +216,8 @@ def _place(live: LiveStream, tick: IntArray) -> tuple[IntArray, BoolArray]:
 def _digest(
     live: LiveStream, totals: TickTotals, persons: tuple[IntArray, AnyArray, list[str]] | None
 ) -> hashlib.blake2b:
-    """A keyed hash of what a batch holds: it tells a repetition from a change and nothing else."""
+    """Begin the keyed hash of what a batch holds, without its rows with names: it tells a
+    repetition from a change and nothing else."""
     secret = bytes.fromhex(live.secret.derive("evercount/store/counted").hex())
     digest = hashlib.blake2b(digest_size=32, key=secret, person=b"evercount.counts")
     order = np.lexsort((totals.cell, totals.tick))

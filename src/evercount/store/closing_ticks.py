@@ -443,6 +443,7 @@ def _compare(
 
 
 def _shard(connection: Connection, stream: int, number: int, lock: bool = False) -> Row[Any]:
+    """Read the row of a shard; with `lock`, until the transaction ends nobody else changes it."""
     query = select(schema.shards).where(having(schema.shards, stream=stream, number=number))
     if lock:
         query = query.with_for_update()

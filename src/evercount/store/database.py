@@ -166,6 +166,8 @@ class Database:
     # -- opening -----------------------------------------------------------------------------------
 
     def _check_file(self, file: Path) -> None:
+        """Refuse a file that cannot be a store, or that this user cannot open so; make a new one
+        for its owner only."""
         refuse_link("the store", file)  # the lock and the head lie next to the name that is used
         if not file.parent.is_dir():
             raise StoreError(
@@ -190,6 +192,8 @@ class Database:
             os.close(open_private(file, os.O_CREAT | os.O_RDWR))
 
     def _engine(self, write: bool, frozen: bool = False) -> Engine:
+        """Make connections for the writer, or for readers; `frozen`: to a file that does not
+        change."""
         if self.sqlite:
             options: dict[str, Any] = {"check_same_thread": False, "timeout": BUSY_SECONDS}
             url = self.url
@@ -242,8 +246,8 @@ class Database:
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
-        """The database's errors as StoreError; the log gets the detail, once for as long as it
-        stays the same."""
+        """Turn the database's errors into StoreError; the log gets the detail, once for as long as
+        it stays the same."""
         try:
             yield
         except SQLAlchemyError as failed:
@@ -298,9 +302,9 @@ class Database:
             raise StoreError("a writer opened the store while it was read: read it again")
 
     def _at_rest(self) -> tuple[int, ...] | None:
-        """What the file of a reader looks like that is in a folder which cannot be written, while
-        nobody writes to it; else None. SQLite keeps an index next to a database that is written to,
-        so it opens such a file only if it is told that the file does not change."""
+        """Return what the file of a reader looks like that is in a folder which cannot be written,
+        while nobody writes to it; else None. SQLite keeps an index next to a database that is
+        written to, so it opens such a file only if it is told that the file does not change."""
         if self.file is None or self.write or os.access(self.file.parent, os.W_OK):
             return None
         file, log, index = sqlite_files(self.file)

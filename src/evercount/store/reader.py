@@ -321,6 +321,7 @@ class Reading:
     def _check_head(
         self, connection: Connection, head: HeadFile, content: Head | None
     ) -> dict[str, Quarantine]:
+        """Compare the chains of the database with the heads that `head` has read."""
         # a stream that has released nothing here may have released elsewhere: every stream needs
         # the head
         heads = content.streams if content else {}
@@ -350,6 +351,7 @@ class Reading:
     def _verify(
         self, connection: Connection, head: HeadFile | None, content: Head | None
     ) -> Iterator[str]:
+        """Yield what is wrong with the store, in one view of the database."""
         try:
             quarantined = {} if head is None else self._check_head(connection, head, content)
             yield from (
@@ -387,6 +389,7 @@ class Reading:
     def _verify_chain(
         self, connection: Connection, row: Any, declaration: Settled, retired: bool
     ) -> Iterator[str]:
+        """Yield what is wrong with the chain of a stream, and with what is stored besides."""
         name = row["name"]
         previous = genesis(row["declaration"], row["start"])
         if previous != bytes(row["genesis"]):
@@ -456,8 +459,8 @@ class Reading:
 def _chain(
     connection: Connection, one: StoredStream, size: int
 ) -> Iterator[tuple[int, IntArray, FloatArray, bytes | None]]:
-    """Each tick of a stream: the places of its numbers, the numbers, and its hash. `size` ticks are
-    read together."""
+    """Yield each tick of a stream: the places of its numbers, the numbers, and its hash. `size`
+    ticks are read together."""
     after = 0
     while hashes := read_hashes(connection, one.id, after, after + size):
         table = read_table(connection, one, after, max(hashes))

@@ -114,7 +114,8 @@ def states(line: str, declaration: StreamDeclaration) -> bool:
 
 
 def _ended(cost: Cost, until: int | None) -> Cost:
-    """The cost of a stream that releases nothing of what happened from an instant on."""
+    """Reduce a cost to that of a stream that releases nothing of what happened from an instant
+    on."""
     during = cost.during
     if during is None or until is None or (during.end is not None and during.end <= until):
         return cost
@@ -150,7 +151,7 @@ def groups_of(lines: Sequence[Spending]) -> list[list[Spending]]:
 
 
 def _fits(line: Spending, group: list[Spending]) -> bool:
-    """Whether a stream can be added to those of a group."""
+    """Return whether a stream can be added to those of a group."""
     if line.unit != group[0].unit:
         return False
     own = _periods_of(line)
@@ -163,7 +164,8 @@ def _fits(line: Spending, group: list[Spending]) -> bool:
 
 
 def _periods_of(line: Spending) -> str:
-    """The text that says which periods persons are protected in; empty where nothing does."""
+    """Return the text that says which periods persons are protected in; empty where nothing
+    does."""
     if line.cost.during is None:
         return ""
     return line.cost.during.periods

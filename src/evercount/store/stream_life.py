@@ -145,7 +145,7 @@ def _widened(totals: Totals, cells: int) -> Totals:
 
 
 def _widen_counted(connection: Connection, live: LiveStream, cells: int) -> None:
-    """Totals of open ticks that are stored have a place for each cell."""
+    """Give the stored totals of open ticks a place for each cell."""
     table = schema.counted_totals
     old = len(live.totals)
     for tick, stored in rows_of(connection, table, "tick", "sealed", stream=live.id).all():

@@ -125,6 +125,7 @@ class Store(Reading):
             raise
 
     def _load(self) -> None:
+        """Bring memory to what the database holds; streams that must not go on are in `ended`."""
         self.database.migrate()
         with self.database.transaction() as connection:
             if read_fact(connection, "identity") is None:
@@ -396,8 +397,8 @@ class WatchedStore(Store):
 
 
 def _watched(row: Any, tick: int, sealer: Sealer) -> LiveStream:
-    """A stream that gives public facts only: its secret is not the one of the stream, and it is
-    never stepped."""
+    """Make a stream that gives public facts only: its secret is not the one of the stream, and it
+    is never stepped."""
     declaration = declared(row)
     secret = Secret.generate()
     stream = declaration.build(secret=secret)
