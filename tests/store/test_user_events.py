@@ -254,6 +254,21 @@ def test_a_repeated_batch_is_known_in_any_order_and_a_changed_one_refused(tmp_pa
     store.close()
 
 
+def test_a_batch_without_events_is_counted_once(tmp_path: Path) -> None:
+    """As after a round that has passed over other subjects, or left out every row."""
+    store = Store(tmp_path / "store.db")
+    store.declare(DECLARATION, START, SECRET)
+    events = random_events(30)
+    assert store.accept_totals("capped", *batch(0, []))
+    assert not store.accept_totals("capped", *batch(0, []))
+    with pytest.raises(Conflict, match="counted before with other events"):
+        store.accept_totals("capped", *batch(0, events))
+    assert store.accept_totals("capped", *batch(1, events))
+    store.close_ticks(store.find("capped"), TICKS, 0.0)
+    assert released(store) == expected(by_hand(events))
+    store.close()
+
+
 def test_users_and_their_events_are_sealed_and_forgotten(tmp_path: Path) -> None:
     store = Store(tmp_path / "store.db", bytes(range(32)))
     store.declare(DECLARATION, START, SECRET)

@@ -210,7 +210,8 @@ def _sorted_by_person(
     tick = events.tick[sorting]
     person = code[sorting]
     near = (tick[1:] == tick[:-1]) & (person[1:] == person[:-1])
-    several = np.r_[near, False] | np.r_[False, near]  # most persons have one event in a tick
+    # most persons have one event in a tick
+    several = (np.r_[near, False] | np.r_[False, near])[: len(sorting)]
     part = sorting[several]
     columns = (events.units, cell, events.order, events.time, code, events.tick)
     sorting[several] = part[np.lexsort([column[part] for column in columns])]
