@@ -169,7 +169,9 @@ def mark_ticks(store: Store, name: str, mark: TickMark) -> TickMark:
     if mark.missing is not None:
         _check_missing(stream, mark)
     with store.database.transaction() as connection:
-        row = {"stream": stream.id, "number": len(stream.marks), "made": time.time()}
+        numbers = rows_of(connection, schema.tick_marks, "number", stream=stream.id).scalars()
+        number = 1 + max(numbers, default=-1)
+        row = {"stream": stream.id, "number": number, "made": time.time()}
         fields = {
             "first": mark.first,
             "last": mark.last,
