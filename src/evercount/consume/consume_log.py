@@ -348,6 +348,7 @@ class LogConsumer:
         return sum(max(0, place - self._at[name]) for name, place in end.items())
 
     def _count(self, messages: Messages) -> None:
+        """Count messages, and set aside those that are not events; refuse all if most are none."""
         arrivals, bad = self._counter.count(messages, self._fed.last_tick)
         size = len(messages.bodies)
         reasons = Counter(reason for _, reason in bad)

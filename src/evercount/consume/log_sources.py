@@ -148,7 +148,7 @@ class JetStream:
             ) from None
 
     async def _info(self) -> Any:
-        """The answer as it is: the client's own class drops fields that we need."""
+        """Read the server's answer as it is: the client's own class drops fields that we need."""
         answer = await self._connection.request(
             f"$JS.API.STREAM.INFO.{self._name}", timeout=ANSWER_SECONDS
         )
@@ -169,6 +169,7 @@ class JetStream:
         self._consumer = ""
 
     async def _begin(self) -> None:
+        """Make a consumer that begins at the next position."""
         if not self._inbox:
             self._inbox = self._connection.new_inbox()
             await self._connection.subscribe(
@@ -203,6 +204,7 @@ class JetStream:
             raise
 
     async def _read(self, most: int) -> Messages:
+        """Ask for messages once, and wait until all are there."""
         if not self._consumer:
             await self._begin()
         self._answers = []

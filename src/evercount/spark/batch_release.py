@@ -260,8 +260,8 @@ def _shards(declaration: StreamDeclaration, shards: int | None) -> int:
 
 
 def _partitioned(groups: DataFrame, declaration: StreamDeclaration, shards: int) -> DataFrame:
-    """The groups with their shard, one partition for each shard; every shard has at least one row,
-    of no tick."""
+    """Give each group its shard, and each shard a partition; every shard has at least one row, of
+    no tick."""
     # the inverse of `cut_cells`: the largest number whose range begins at or before the cell
     shard = fn.expr(f"CAST(((cell + 1) * {shards} - 1) div {declaration.query.cells} AS INT)")
     counted = groups.where("place > 0").withColumn("shard", shard if shards > 1 else fn.lit(0))
@@ -277,7 +277,7 @@ def _partitioned(groups: DataFrame, declaration: StreamDeclaration, shards: int)
 
 
 def _release_named(job: ShardJob, batches: Iterator[Any]) -> Iterator[Any]:
-    """The released rows of a query that reads ticks as a whole. Memory holds the rows of a tick, or
+    """Release the rows of a query that reads ticks as a whole. Memory holds the rows of a tick, or
     some more."""
     return _released(job, _blocks(_ticks_of(job.declaration, batches, job.ticks)))
 
@@ -321,7 +321,7 @@ def _blocks(ticks: Iterable[Any]) -> Iterator[TickEvents]:
 def _released(
     job: ShardJob, blocks: Iterable[TickTotals | TickEvents], part: range | None = None
 ) -> Iterator[Any]:
-    """What a stream of these cells shows when it has released the blocks, in tables of a bounded
+    """Release the blocks by a stream of these cells; yields what it shows, in tables of a bounded
     size, as Arrow."""
     declaration = job.declaration
     secret = run_secret(job.run)
@@ -346,6 +346,7 @@ def _released(
 
 
 def _release_shards(job: ShardJob, batches: Iterator[Any]) -> Iterator[Any]:
+    """Release the shards whose groups are in a partition."""
     pa, _ = parquet_modules()
     received = list(batches)
     if not received:

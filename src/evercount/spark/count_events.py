@@ -396,7 +396,7 @@ def with_legal_keys(rows: DataFrame, declaration: StreamDeclaration) -> DataFram
 
 
 def _typed(events: DataFrame) -> DataFrame:
-    """The table; a column that holds nothing, and so has no type, is one of texts."""
+    """Let columns that hold nothing, and so have no type, be of texts."""
     untyped = [field.name for field in events.schema if isinstance(field.dataType, types.NullType)]
     if not untyped:
         return events
@@ -426,7 +426,7 @@ def _key(events: DataFrame, name: str) -> str:
 
 
 def _number(events: DataFrame, name: str, kind: str, pattern: str, legal: Any, what: str) -> Column:
-    """A column as numbers of a kind; of texts those that fit the pattern."""
+    """Read a column as numbers of a kind; of texts those that fit the pattern."""
     column = _column(name)
     if _is_text(events, name, legal, what):
         return fn.when(matches(column, pattern), column.try_cast(kind))
@@ -474,7 +474,7 @@ def within(instant: Column) -> Column:
 
 
 def _spelled_out(time: Column) -> Column:
-    """The text with seconds and `Z`, which Spark's cast needs."""
+    """Add seconds and `Z` to a text, which Spark's cast needs."""
     zulu = fn.regexp_replace(time, " UTC$", "Z")
     return fn.regexp_replace(zulu, r"^(.{10}[T ]\d\d:\d\d)(Z|[+-].*)$", "$1:00$2")
 

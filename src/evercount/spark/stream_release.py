@@ -241,6 +241,8 @@ class _Round:
                 raise
 
     def _start(self, events: DataFrame, placed: DataFrame) -> StreamingQuery:
+        """Start the streaming query; it ends when it has read all that the source has now."""
+
         def take(batch: DataFrame, number: int) -> None:
             try:
                 if self.fed.declaration.schedule.zone != "UTC":
