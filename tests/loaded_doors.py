@@ -22,7 +22,7 @@ for name in (
 for name in (
     "deltalake",
     "pyiceberg.catalog.sql",
-    "evercount.files.published",
+    "evercount.files.lake_table",
     "psycopg",
     "pytest",
 ):

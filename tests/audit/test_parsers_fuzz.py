@@ -30,7 +30,7 @@ from evercount.engine.build_parameters import pack, unpack
 from evercount.errors import EvercountError, MessageRejected, SnapshotError
 from evercount.files.release_job import Job
 from evercount.files.release_run import release_file
-from evercount.files.run_state import State
+from evercount.files.state_file import parse_state
 from evercount.local.client_and_server import LocalServer
 from evercount.local.collection_plan import LocalPlan
 from evercount.local.genprot import GenProtServer
@@ -87,7 +87,7 @@ def changed(value: Any, path: tuple[Any, ...], new: Any) -> Any:
 @QUIET
 @given(st.binary(max_size=300))
 def test_bytes_that_are_no_snapshot(blob: bytes) -> None:
-    for reader in (Stream.restore, SparseCount.restore, State.load):
+    for reader in (Stream.restore, SparseCount.restore, parse_state):
         with pytest.raises(SnapshotError):
             reader(blob)
 

@@ -28,9 +28,9 @@ from evercount import Budget, Histogram, Stream
 from evercount.cli import app
 from evercount.engine import stream as stream_module
 from evercount.examples import flu
-from evercount.files.run_state import State
 from evercount.files.source import library
 from evercount.mechanisms.exact.exact_noise import ExactStream
+from state_reading import read_state, running_sums, stream_of
 from tiers import soak_but
 
 pytest.importorskip("duckdb")
@@ -94,7 +94,7 @@ def rows(name: str = "out.csv") -> list[dict[str, Any]]:
 
 def same_noise(name: str = "out.csv.state") -> Stream:
     """A new stream with the key of a state: what the engine says about the same counts."""
-    made = Stream.load(State.load(Path(name).read_bytes()).stream)
+    made = stream_of(name)
     assert made._parameters.noise.key is not None
     noise = ExactStream(
         made.factorization,
@@ -154,20 +154,15 @@ def test_runs_in_pieces_are_one_run(folder: Path, form: str, late: str) -> None:
         before = rows(out)
         assert run(end=at(hour), **options).exit_code == 0
         assert rows(out)[: len(before)] == before
-    pieces, state = rows(out), State.load(Path(out + ".state").read_bytes())
+    pieces, state = rows(out), read_state(out + ".state")
     os.chdir("whole")
     assert run(end=at(30), **options).exit_code == 0
     assert rows(out) == pieces
-    again = State.load(Path(out + ".state").read_bytes())
+    again = read_state(out + ".state")
     assert (again.users, again.consumed) == (state.users, state.consumed)
     assert Stream.load(again.stream).snapshot() == Stream.load(state.stream).snapshot()
     if form != "parquet":
         assert Path(out).read_bytes() == Path("..", out).read_bytes()
-
-
-def totals(name: str = "out.csv.state") -> list[int]:
-    """The raw running sums of a state, which only tests look at."""
-    return Stream.load(State.load(Path(name).read_bytes()).stream)._state.totals.tolist()
 
 
 @pytest.mark.parametrize("late", ["drop", "next"])
@@ -191,7 +186,7 @@ def test_a_file_that_grows_out_of_order(folder: Path, late: str) -> None:
             assert run("live.csv", late=late, end=at(max(4 * (number // 2), 0.5))).exit_code == 0
         closed = 4 * (number // 2)
     assert run("live.csv", late=late, end=at(40)).exit_code == 0
-    assert sum(totals()) == (len(body) if late == "next" else in_time)
+    assert sum(running_sums()) == (len(body) if late == "next" else in_time)
     assert in_time < len(body)
 
 
@@ -296,14 +291,14 @@ def test_days_of_a_time_zone(folder: Path) -> None:
         "2026-03-29T00:00:00+01:00",
         "2026-03-30T00:00:00+02:00",
     ]
-    assert totals() == [3]
+    assert running_sums() == [3]
 
 
 def test_sums(folder: Path) -> None:
     options = {"key": None, "keys": None, "value": "score", "low": 0, "high": 10, "end": at(HOURS)}
     assert run(**options).exit_code == 0
     with Path("events.csv").open(newline="") as file:
-        assert totals() == [sum(int(row["score"]) for row in csv.DictReader(file))]
+        assert running_sums() == [sum(int(row["score"]) for row in csv.DictReader(file))]
     assert {row["cell"] for row in rows()} == {"sum"}
 
 
@@ -335,7 +330,7 @@ def test_one_bad_line(folder: Path, line: str) -> None:
     done = run("events.csv", "--skip-bad", end=at(HOURS))
     assert done.exit_code == 0
     assert "line 42" in done.stderr
-    assert sum(totals()) == len(lines) - 2
+    assert sum(running_sums()) == len(lines) - 2
     published = Path("out.csv").read_bytes()
     assert run(end=at(40)).exit_code in REFUSED
     assert Path("out.csv").read_bytes() == published
@@ -553,7 +548,7 @@ def test_the_chart_has_a_title_a_budget_and_a_time_axis(folder: Path) -> None:
     many = run(end=at(5), keys="many.txt", out="many.csv", plot="chart.svg", zone="Europe/Vienna")
     assert many.exit_code == 0, many.stderr
     text = Path("chart.svg").read_text("utf-8")
-    assert "the first 8 of 20 cells" in text
+    assert "the first 8 of 20 keys" in text
     assert "start of the tick (Europe/Vienna)" in text
 
 
@@ -570,7 +565,7 @@ def test_the_example_is_reproducible(folder: Path) -> None:
 def test_budget_of_the_stream(folder: Path) -> None:
     """What the options say is what the noise is calibrated to."""
     assert run(end=at(2), user="user", max_events=3, adjacency="replace").exit_code == 0
-    made = Stream.load(State.load(Path("out.csv.state").read_bytes()).stream)
+    made = stream_of()
     budget = Budget(1.0, 1e-6, adjacency="replace", unit="user", max_events=3)
     assert made.budget == budget
     assert made.sigma == Stream(Histogram(flu.REGIONS), budget, 64).sigma

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from evercount.cli import app
 from evercount.engine.stream import Stream
 from evercount.examples import flu
-from evercount.files.run_state import Places, read_state
+from state_reading import read_state
 
 pytest.importorskip("duckdb")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -54,7 +54,7 @@ def test_views_are_the_librarys_and_grow_with_the_output() -> None:
     days = rows("out.per-day.csv")
     assert days[: len(first)] == first
     assert len(days) == 3 * 8
-    state = read_state(Places.of("out.csv", None))
+    state = read_state("out.csv.state")
     assert state is not None
     stream = Stream.load(state.stream)
     published = np.reshape([float(row["value"]) for row in rows("out.csv")], (72, 8))
@@ -156,7 +156,7 @@ def test_a_view_in_the_output_goes_on_where_the_last_run_ended() -> None:
         )
         done = CliRunner().invoke(app, ["release", "events.csv", *options])
         assert done.exit_code == 0, done.output
-    state = read_state(Places.of("joined.csv", None))
+    state = read_state("joined.csv.state")
     assert state is not None
     stream = Stream.load(state.stream)
     wanted = stream.read_back(state.numbers).last(3)

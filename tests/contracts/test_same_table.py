@@ -25,9 +25,9 @@ from evercount.declarations.view_names import stack_rows, view_table
 from evercount.engine.close_ticks import TickEvents, TickTotals, close_ticks
 from evercount.engine.release_table import COLUMNS, ReleaseTable
 from evercount.errors import InputError, ParameterError
-from evercount.files.published import view_path
 from evercount.files.release_job import Job
 from evercount.files.release_run import release_file
+from evercount.files.view_files import view_path
 from evercount.noise import Secret
 from evercount.privacy import Enforced, guarantee_text
 from evercount.service.answers import Asked, read_view

@@ -33,7 +33,6 @@ from evercount.errors import ParameterError
 from evercount.factorizations.base import counting_matrix
 from evercount.files.release_job import Job
 from evercount.files.release_run import release_file
-from evercount.files.run_state import Places, read_state
 from evercount.noise import Secret
 from evercount.privacy import Adjacency, gaussian
 from evercount.queries import QUERIES, Occupancy, build_query
@@ -43,6 +42,7 @@ from evercount.service.read_events import read_batch
 from evercount.store import Accepted, Store, spending
 from guaranteed_neighbours import Rows, T, increments, reach_of, ticks_of
 from small_queries import SMALL, small
+from state_reading import read_state
 from stored import close_and_read
 
 # -- what is covered -------------------------------------------------------------------------------
@@ -181,7 +181,7 @@ def in_files(query: Query, budget: Budget, rows: Rows, folder: Path) -> Any:
                 )
     end = declaration.schedule.start_of(T + 1)
     release_file(Job(str(path), declaration, str(out), end, secret=SECRET))
-    state = read_state(Places.of(str(out), None))
+    state = read_state(f"{out}.state")
     assert state is not None
     stream = Stream.load(state.stream, declaration.period_of)
     stream.close()

@@ -22,10 +22,10 @@ from evercount.files.cap_users import UsedBefore, UserRule
 from evercount.files.count_rows import count
 from evercount.files.release_job import Job
 from evercount.files.release_run import release_file
-from evercount.files.run_state import Places, read_state
 from evercount.files.source import connect, open_source
 from evercount.queries import Count
 from evercount.queries.user_cap import NOTHING, Caps, Used, cap_per_user
+from state_reading import read_state
 from tiers import soak_but
 
 pa = pytest.importorskip("pyarrow")
@@ -293,7 +293,7 @@ def test_runs_over_a_file_forget_users_with_their_period(
             kept, changes = cap_per_user(pairs, caps.caps, used, tick)
             used = {} if caps.period_of(tick) != caps.period_of(tick + 1) else {**used, **changes}
             expected.append(len(kept))
-        before = read_state(Places.of(str(out), None))
+        before = read_state(f"{out}.state")
         scratch = Path(mkdtemp(dir=tmp_path))
         known = before.users if before else {}
         source = open_source(str(path), scratch)
@@ -304,7 +304,7 @@ def test_runs_over_a_file_forget_users_with_their_period(
             np.add.at(found, counted.totals.tick - first, counted.totals.total)
             assert found.tolist() == expected
         release_file(Job(str(path), declaration, str(out), high))
-        after = read_state(Places.of(str(out), None))
+        after = read_state(f"{out}.state")
         assert after is not None
         ticks = caps.caps.ticks or 0
         assert {who: tuple(one) for who, one in after.users.items()} == {

@@ -82,8 +82,9 @@ def declared(name: str, **more: Any) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore:epsilon=200")
+@pytest.mark.parametrize("place", [{"state": "years.state"}, {"db": "years.db"}], ids=str)
 @pytest.mark.parametrize("name", QUERIES)
-def test_caps_are_those_of_one_stream(name: str) -> None:
+def test_caps_are_those_of_one_stream(name: str, place: dict[str, str]) -> None:
     """Four years in four streams, and the ledger is charged for one: nobody counts more than the
     caps of one allow."""
     rows = events(list(QUERIES).index(name))
@@ -97,7 +98,7 @@ def test_caps_are_those_of_one_stream(name: str) -> None:
     published: list[float] = []
     for year in range(YEARS):
         total = {"total": (EPSILON, 1e-6)} if year == 0 else {}
-        options: Any = {"state": "years.state", "renew": True, "ledger": "years.ledger", **total}
+        options: Any = {**place, "renew": True, "ledger": "years.ledger", **total}
         table = evercount.release(frame, declared(name), now="2027-01-01", **options)
         columns = table.columns()
         by_day = (
@@ -127,9 +128,9 @@ def test_a_stream_built_in_python_hands_nothing_on_and_is_refused() -> None:
         assert year.build(replay=True).cost.chain
 
 
-def test_a_store_hands_nothing_on_and_is_refused() -> None:
+def test_a_store_that_takes_events_hands_nothing_on_and_is_refused() -> None:
     store = Store("s.db")
-    with pytest.raises(ParameterError, match="carries no caps"):
+    with pytest.raises(ParameterError, match="hand no caps on"):
         store.declare(declared("active"), 1.77e9)
     assert not store.streams
     store.close()

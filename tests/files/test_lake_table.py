@@ -19,7 +19,7 @@ from evercount.declarations.schedule import Schedule
 from evercount.engine.release_table import ReleaseTable
 from evercount.errors import Conflict, HorizonReached, ParameterError, StoreError
 from evercount.files import published
-from evercount.files.published import append_new, open_lake
+from evercount.files.lake_table import append_new, open_lake
 from evercount.store import Reading
 from tiers import soak_but
 

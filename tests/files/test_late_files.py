@@ -17,10 +17,10 @@ from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.schedule import UNITS
 from evercount.errors import InputError, ParameterError
 from evercount.files.bad_rows import split_new
-from evercount.files.published import view_path
 from evercount.files.release_job import Job
 from evercount.files.release_run import release_file
 from evercount.files.source import open_source
+from evercount.files.view_files import view_path
 from evercount.noise import Secret
 
 pytest.importorskip("duckdb")

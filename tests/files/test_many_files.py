@@ -16,7 +16,7 @@ import pytest
 from test_count_rows import FORMATS, KEYS, declared, rows_of, text_file, write
 from typer.testing import CliRunner
 
-from evercount import Budget, Stream
+from evercount import Budget
 from evercount.cli import app
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.fields import Columns
@@ -26,9 +26,9 @@ from evercount.engine.close_ticks import TickEvents
 from evercount.errors import InputError, ParameterError
 from evercount.files.bad_rows import LATE, MAYBE_LATE
 from evercount.files.count_rows import count
-from evercount.files.run_state import State
 from evercount.files.source import expand_inputs, open_source
 from evercount.queries import build_query
+from state_reading import running_sums
 
 pytest.importorskip("duckdb")
 CLOCK = Schedule.of("1h", "2026-01-01T00:00")
@@ -193,17 +193,12 @@ def table(name: str) -> list[dict[str, str]]:
     return list(csv.DictReader(Path(name).read_text("utf-8").splitlines()))
 
 
-def totals(name: str = "out.csv.state") -> list[int]:
-    """The raw running sums of a state, which only tests look at."""
-    return Stream.load(State.load(Path(name).read_bytes()).stream)._state.totals.tolist()
-
-
 def test_files_of_days_and_bad_rows_by_file(folder: Path) -> None:
     Path("day1.csv").write_text("ts\n2026-01-01T01:00:00\n2026-01-01T02:00:00\n")
     Path("day2.csv").write_text("ts\n2026-01-01T03:00:00\n")
     done = run("day*.csv", *OPTIONS.split(), "--out", "out.csv")
     assert done.exit_code == 0, done.stderr
-    assert totals() == [3]
+    assert running_sums() == [3]
     Path("day3.csv").write_text("ts\n2026-01-01T11:00:00\nsoon\n2026-01-01,2\n")
     refused = run(
         "day*.csv",
@@ -227,10 +222,10 @@ def test_files_of_days_and_bad_rows_by_file(folder: Path) -> None:
         end="2026-01-01T12:00",
     )
     assert done.exit_code == 0, done.stderr
-    assert totals() == [4]
+    assert running_sums() == [4]
     done = run("day1.csv", "day2.csv", *OPTIONS.split(), "--late", "next", "--out", "late.csv")
     assert done.exit_code == 0, done.stderr
-    assert totals("late.csv.state") == [3]
+    assert running_sums("late.csv.state") == [3]
 
 
 def test_late_rows_are_for_the_rejects_file_only(folder: Path) -> None:
@@ -262,7 +257,7 @@ def test_late_rows_are_for_the_rejects_file_only(folder: Path) -> None:
     ]
     assert stat.S_IMODE(Path("late.csv").stat().st_mode) == 0o600
     assert run(*arguments).exit_code == 0
-    assert totals() == [3]
+    assert running_sums() == [3]
     # the run before published nothing, so they are listed until one does
     assert table("late.csv") == rows
     assert run(*arguments).exit_code == 0
@@ -300,7 +295,7 @@ def test_combined_keys(folder: Path) -> None:
         options = f"{OPTIONS} --key place --key sex --keys keys.txt --out {form}.csv"
         done = run(file, *options.split())
         assert done.exit_code == 0, done.stderr
-        assert totals(f"{form}.csv.state") == [1] * 6
+        assert running_sums(f"{form}.csv.state") == [1] * 6
     cells = [row["cell"] for row in table("csv.csv")][:6]
     assert cells == [
         "Tyrol,f",
@@ -398,7 +393,7 @@ def test_a_stream_by_its_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
     Path("streams.toml").write_text(TOML)
     done = run("flu")
     assert done.exit_code == 0, done.stderr
-    assert totals("flu.csv.state") == [1]
+    assert running_sums("flu.csv.state") == [1]
     assert Path("flu.rejects.csv").exists()
     wrong = run("flux")
     assert wrong.exit_code == 2

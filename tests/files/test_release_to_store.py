@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from evercount import Secret
 from evercount.cli import app
 from evercount.declarations.declaration import StreamDeclaration
-from evercount.declarations.view_names import TickMark
+from evercount.declarations.tick_marks import TickMark
 from evercount.store import Reading, Store
 from evercount.store.stream_life import mark_ticks
 from stored import all_releases, stored_labels

@@ -103,7 +103,7 @@ def test_a_stream_that_has_begun_goes_on_until_its_end_and_is_then_refused(
     assert "declare its successor" in said
     assert Path("f.csv").read_bytes() == kept
     with monkeypatch.context() as planted:
-        planted.setattr(resume_run, "_check_renewal", lambda *given: None)
+        planted.setattr(resume_run, "check_renewal", lambda *given, **named: None)
         code, said = run(20, "--horizon 10 --renew --out f.csv")
         assert code == 0, "planted: the second stream is published"
         assert "epsilon=2, delta=0 (adjacency add-remove, unit person, period 1w)" in said, (

@@ -19,10 +19,13 @@ from sqlalchemy.engine.default import DefaultDialect
 
 from evercount import Budget, Count, Stream
 from evercount.cli import app
+from evercount.declarations.tick_marks import TickMark
 from evercount.engine.build_parameters import pack
 from evercount.errors import SnapshotError, StoreError
-from evercount.files.run_state import Closed, Places, State, locked, read_state
+from evercount.files.keeper import Closed, State
+from evercount.files.output_file import OutputFile
 from evercount.files.source import Prefix, SeenRows
+from evercount.files.state_file import FORMAT, StateFile, locked, parse_state
 from evercount.store import Reading
 from stored import all_releases
 
@@ -91,7 +94,7 @@ def run() -> Iterator[Runner]:
 
 def serve() -> None:
     """The helper: one line per run in, its exit status out."""
-    import_module("evercount.files.store_home")
+    import_module("evercount.files.move_stream")
     import_module("duckdb")
     Stream(Count(), Budget(1.0, 1e-6), horizon=64).run_totals([[0]])[0]
     for line in sys.stdin:
@@ -448,39 +451,38 @@ def test_a_state_survives_and_damage_is_noticed() -> None:
     state = State(
         {"a": 1},
         {"out format": "csv"},
-        {"raw": b"\x00stream"},
         Closed(5, [[0, 3600]]),
-        [],  # type: ignore[arg-type] # no array: they are compared
-        "digest",
-        ({"leak": 0.0},),
-        "flu",
-        {"u": [2, 0]},  # type: ignore[dict-item] # a tuple comes back as a list
-        {"one.csv": Prefix(7, "d")},
-        {"$file": SeenRows(3, "e")},
+        output=("out.csv", "digest"),
+        earlier=({"leak": 0.0},),
+        entry="flu",
+        users={"u": (2, 0)},
+        consumed={"one.csv": Prefix(7, "d")},
+        seen={"$file": SeenRows(3, "e")},
+        joined=((3, ["east", ["a", "b"]]),),
+        marks=(TickMark(1, 2, "late"), TickMark(4, 9, "", None, "east")),
     )
-    tree = state.to_dict()
+    tree = {"format": FORMAT, **state.to_dict()}
     blob = pack(tree)
-    assert State.load(blob) == state
-    assert State.load(pack({**tree, "consumed": None})).consumed == {}
+    assert State.from_dict(parse_state(blob)) == state
     for broken in (blob[:-1], blob[:40] + b"?" + blob[41:], b"", b"other"):
         with pytest.raises(SnapshotError):
-            State.load(broken)
+            parse_state(broken)
     for change in (
-        {"format": "evercount release state"},
+        {"format": "evercount release state 1"},
         {"seen": None},
         {"closed": [1]},
         {"more": 1},
     ):
         with pytest.raises(SnapshotError, match="state"):
-            State.load(pack({**tree, **change}))
+            State.from_dict(parse_state(pack({**tree, **change})))
 
 
 def test_two_runs_at_once_are_refused(tmp_path: Path) -> None:
-    places = Places.of(str(tmp_path / "out.csv"), None)
-    with locked(places), pytest.raises(StoreError, match="another run"), locked(places):
+    path = tmp_path / "out.csv.state"
+    with locked(path), pytest.raises(StoreError, match="another run"), locked(path):
         pass
-    with locked(places):
-        assert read_state(places) is None
+    with StateFile(path, OutputFile(tmp_path / "out.csv")) as keeper:
+        assert keeper.load() is None
 
 
 def test_an_output_without_its_state_and_a_changed_output(tmp_path: Path, run: Runner) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from evercount.files.published import open_lake
+from evercount.files.lake_table import open_lake
 from kill_doors import TICKS, published
 from spark_driver import burn, require_spark
 

@@ -17,7 +17,7 @@ import pytest
 
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.errors import Conflict, InputError, ParameterError, StoreError
-from evercount.files.published import open_lake
+from evercount.files.lake_table import open_lake
 from evercount.noise import Secret
 from evercount.store import Store
 from serving import Postgres

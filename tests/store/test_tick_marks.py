@@ -11,7 +11,7 @@ import pytest
 
 from evercount import Secret
 from evercount.declarations.declaration import StreamDeclaration
-from evercount.declarations.view_names import NewMark, TickMark
+from evercount.declarations.tick_marks import NewMark, TickMark
 from evercount.engine.close_ticks import TickEvents
 from evercount.engine.write_table import write_tables
 from evercount.errors import EvercountError
@@ -156,7 +156,7 @@ def test_readers_see_notes_and_gaps(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert mark_ticks(store, "flu", TickMark(5, 5, "reporting system down")) in live.marks
     assert len(live.marks) == 2
     # each is looked at for every row
-    monkeypatch.setattr("evercount.declarations.view_names.MOST_NOTES", 2)
+    monkeypatch.setattr("evercount.declarations.tick_marks.MOST_NOTES", 2)
     with pytest.raises(EvercountError, match="at most 2 notes"):
         mark_ticks(store, "flu", TickMark(6, 6, "one more"))
     shown = store.read_releases(live)

@@ -168,7 +168,7 @@ def spark(
     Under spark-submit use the file evercount/cli/spark_submit_script.py with the same arguments.
     """
     from evercount.declarations.cautions import published_line
-    from evercount.files.published import open_lake
+    from evercount.files.lake_table import open_lake
     from evercount.spark import open_session, release_stream
     from evercount.spark.session import check_declaration
     from evercount.spark.stream_release import append_released

@@ -355,7 +355,7 @@ def note(
     the events, and do not call ticks missing because of their counts. While a service runs on the
     store, use `evercount streams note`.
     """
-    from evercount.declarations.view_names import NewMark
+    from evercount.declarations.tick_marks import NewMark
     from evercount.store.stream_life import mark_ticks
 
     with open_store(db, key_file, head) as opened:
@@ -394,7 +394,7 @@ def export_releases(
     from evercount.declarations.cautions import declared_text, public_facts
     from evercount.engine.write_table import MEDIA_TYPES, Kind, round_table, write_tables
     from evercount.errors import StoreError
-    from evercount.files.published import describe_file
+    from evercount.files.view_files import describe_file
     from evercount.store import Reading
     from evercount.store.rollback_guard import HeadFile, default_path
 
@@ -414,7 +414,7 @@ def export_releases(
             refuse_link("--output", output)
         said = declared_text(declaration).sentence
         if lake is not None:
-            from evercount.files.published import append_new
+            from evercount.files.lake_table import append_new
 
             rows = append_new(lake, stream, tables, declaration.schedule, said)
             typer.echo(f"{lake}: {rows} new rows", err=True)

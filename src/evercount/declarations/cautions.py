@@ -11,7 +11,8 @@ from typing import Any
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.schedule import SECOND, UNITS
 from evercount.declarations.settle import Settled, settle
-from evercount.declarations.view_names import DAYS, TickMark, most_ticks, noise_views, view_spans
+from evercount.declarations.tick_marks import TickMark
+from evercount.declarations.view_names import DAYS, most_ticks, noise_views, view_spans
 from evercount.engine.build import PER_TICK, RUNNING, view_width
 from evercount.engine.noise_choice import BEST, REFERENCE_TICKS, kept_budget, worst_std
 from evercount.engine.state import enforced_by

@@ -157,6 +157,8 @@ class StreamDeclaration:
     schedule: Schedule = field(init=False, repr=False, compare=False)
     # of a renewed stream: the first start; rows in between are legal
     earliest: ClassVar[int | None] = None
+    # of a renewed stream: the name of the first one, which a store may have given another name
+    first_name: ClassVar[str | None] = None
 
     def __post_init__(self) -> None:
         schedule = Schedule.of(self.tick, self.start, "UTC" if self.zone is None else self.zone)
@@ -444,7 +446,7 @@ class StreamDeclaration:
         end = (
             None if schedule.manual or self.horizon is None else schedule.start_of(self.horizon + 1)
         )
-        chain = f"{self.name} {self.first_begin}" if self.carry_caps else ""
+        chain = f"{self.chain_name} {self.first_begin}" if self.carry_caps else ""
         return TimeRange(
             schedule.start, end, schedule.divided, periods_named(self.budget, schedule), chain
         )
@@ -516,7 +518,20 @@ class StreamDeclaration:
     def going_on(self, start: int, first: StreamDeclaration) -> Self:
         """The declaration from `start` on, for a stream that goes on for another one: rows of that
         one are no fault."""
-        return self.started(start)._changed(earliest=first.first_begin)
+        return self.started(start)._follows(first.first_begin, first.chain_name)
+
+    def _follows(self, earliest: int | None, first_name: str | None) -> Self:
+        """The declaration of a stream that goes on for one of this start and name."""
+        return self._changed(earliest=earliest, first_name=first_name)
+
+    @property
+    def chain_name(self) -> str:
+        """The name of the first of the streams that this one goes on for, or its own."""
+        return self.name if self.first_name is None else self.first_name
+
+    def named(self, name: str) -> Self:
+        """The same declaration under another name."""
+        return self if name == self.name else self._changed(name=name)
 
     @property
     def first_begin(self) -> int:

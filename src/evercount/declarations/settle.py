@@ -9,7 +9,6 @@ processor, where a fit ends at other last digits, a stream keeps its own numbers
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import fields as fields_of
 from typing import Any, ClassVar, Self
 
@@ -57,17 +56,9 @@ class Settled(StreamDeclaration):
         written = _values(declaration)
         settled = cls(**written | {"budget": budget, "factorization": spec, "noise_for": noise_for})
         first = declaration.written if isinstance(declaration, Settled) else declaration
-        return settled._changed(_written=first, earliest=declaration.earliest)
-
-    @classmethod
-    def from_dict(cls, data: Any, of_stream: Callable[[], Spec] | None = None) -> Self:
-        """The inverse of `to_dict`; what was stored before all noise was named may lack it, and
-        `of_stream` says it."""
-        if isinstance(data, dict) and data.get("factorization") is None:
-            if of_stream is None:
-                return cls._chosen(StreamDeclaration.from_dict(data))
-            data = {**data, "factorization": of_stream()}
-        return super().from_dict(data)
+        return settled._changed(
+            _written=first, earliest=declaration.earliest, first_name=declaration.first_name
+        )
 
     @classmethod
     def _chosen(cls, declaration: StreamDeclaration) -> Self:

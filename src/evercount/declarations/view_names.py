@@ -1,25 +1,19 @@
-"""What readers are shown of a stream's releases: its views, and what the operator says about ticks.
-
-Views are named (per-tick, last-24, per-day, per-week, quantile-0.5). The operator writes notes on
-ticks, and says which ticks are missing: public text. Why gaps cost nothing:
-`store/tick_marks.proof.md`.
-"""
+"""What readers are shown of a stream's releases: views by name, such as per-tick, last-24, per-day,
+per-week and quantile-0.5."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Any
 
 import numpy as np
-from pydantic import Field
 
-from evercount._validate import FloatArray, IntArray, check_public_text
-from evercount.declarations.fields import table
-from evercount.declarations.schedule import UNITS, Schedule, microseconds, parse_time, zone_named
+from evercount._validate import FloatArray, IntArray
+from evercount.declarations.schedule import UNITS, Schedule, microseconds, zone_named
 from evercount.engine import take_views
 from evercount.engine.build import LAST, PER_TICK, RUNNING, Names, view_width
 from evercount.engine.release import Releases
@@ -30,9 +24,6 @@ from evercount.engine.views import View
 from evercount.engine.write_table import postprocess_table
 from evercount.errors import ParameterError, UnknownName
 from evercount.queries.base import Query
-
-if TYPE_CHECKING:
-    from evercount.declarations.declaration import StreamDeclaration
 
 NAMES = ("per-tick", "last-24", "per-day", "per-week", "running", "quantile-0.5")
 QUANTILE = re.compile(r"quantile-(0\.[0-9]{1,6})")
@@ -149,10 +140,18 @@ def shown_tables(
         spans = view_spans(name, schedule, last - len(table.ticks), last)
         view = take_views.spans(stream.read_back(rows, last - len(rows) + 1), name, *spans)
         yield view_table(view, name, schedule, postprocess)
-        needed = _begin(name, schedule, last + 1)
-        if stream.thresholds is not None:
-            needed = needed // stream.thresholds.every * stream.thresholds.every
-        rows = rows[max(0, len(rows) - (last - max(needed, 1) + 1)) :]
+        needed = needed_after(stream, name, schedule, last + 1)
+        rows = rows[max(0, len(rows) - (last - needed)) :]
+
+
+def needed_after(stream: Stream, name: str, schedule: Schedule, tick: int) -> int:
+    """The tick after which a view of `tick` and later ones needs the published numbers."""
+    if name == RUNNING or stream.query.publishing.own_ticks or stream.revise_for is not None:
+        return tick - 1
+    needed = _begin(name, schedule, tick)
+    if stream.thresholds is not None:
+        needed = needed // stream.thresholds.every * stream.thresholds.every
+    return max(needed, 1) - 1
 
 
 def stack_rows(*parts: FloatArray) -> FloatArray:
@@ -277,146 +276,3 @@ def offered_views(query: Query, schedule: Schedule, postprocess: Names) -> Names
         with suppress(ParameterError):
             offered += check_views([name], query, schedule, postprocess)
     return tuple(offered)
-
-
-# -- what the operator says about ticks ------------------------------------------------------------
-
-# what becomes of the events of a missing tick: nobody counts them, or the next tick does
-DROP, NEXT = "drop", "next"
-LONGEST_NOTE, MOST_NOTES = 500, 10_000
-
-
-@dataclass(frozen=True)
-class TickMark:
-    """A remark on the ticks from `first` to `last`."""
-
-    first: int
-    last: int
-    text: str
-    missing: str | None = None  # DROP or NEXT for ticks that are missing
-    # the label of a key that is not shown at these ticks; then it is not a remark
-    hides: str | None = None
-
-    def holds(self, tick: int) -> bool:
-        return self.first <= tick <= self.last
-
-    @property
-    def remark(self) -> str:
-        return (
-            self.text
-            if self.missing is None
-            else f"missing: {self.text}"
-            if self.text
-            else "missing"
-        )
-
-    def facts(self, schedule: Schedule) -> dict[str, Any]:
-        since = {} if schedule.manual else {"start": schedule.show(schedule.start_of(self.first))}
-        until = {} if schedule.manual else {"end": schedule.show(schedule.start_of(self.last + 1))}
-        return {
-            "first": self.first,
-            "last": self.last,
-            **since,
-            **until,
-            "text": self.text,
-            "missing": self.missing,
-        }
-
-
-@table("a note")
-class NewMark:
-    """A remark as the operator writes it."""
-
-    first: Annotated[int | str, Field(description="the number of a tick, or a day or time in it")]
-    last: Annotated[int | str | None, Field(description="as first; omit it for one tick")] = None
-    text: Annotated[
-        str, Field(description=f"a public text of at most {LONGEST_NOTE} characters")
-    ] = ""
-    missing: Annotated[Literal["drop", "next"] | None, Field(description="drop, next or null")] = (
-        None
-    )
-
-    def on(self, schedule: Schedule) -> TickMark:
-        first = tick_named(str(self.first), schedule)
-        last = first if self.last is None else tick_named(str(self.last), schedule)
-        return TickMark(first, last, self.text.strip(), self.missing)
-
-
-def check_mark(declaration: StreamDeclaration, mark: TickMark, number: int) -> None:
-    """Refuse a remark that is not about ticks of the stream, or not a text for the public; `number`
-    are there."""
-    horizon = declaration.horizon
-    if not 1 <= mark.first <= mark.last <= (horizon or 2**40):
-        raise ParameterError(
-            (
-                f"the ticks {mark.first} to {mark.last} are not ticks of {declaration.name!r}: the "
-                "first is 1"
-            )
-            + ("" if horizon is None else f", the last {horizon}")
-        )
-    if mark.text:
-        check_public_text("the note", mark.text)
-    elif mark.missing is None:
-        raise ParameterError("a note needs text")
-    if len(mark.text) > LONGEST_NOTE:
-        raise ParameterError(f"a note has at most {LONGEST_NOTE} characters")
-    if number >= MOST_NOTES:
-        raise ParameterError(f"a stream has at most {MOST_NOTES:,} notes")
-
-
-def tick_named(text: str, schedule: Schedule) -> int:
-    """The tick that an operator names: its number, or a day or time in it.
-
-    >>> days = Schedule.of("1d", "2026-01-01", "UTC")
-    >>> tick_named("2026-01-03", days), tick_named("12", Schedule())
-    (3, 12)
-    """
-    if text.isascii() and text.isdigit() and len(text) < 9:
-        return int(text)
-    if schedule.manual:
-        raise ParameterError(
-            f"{text!r:.40} is not the number of a tick, and this stream has no clock"
-        )
-    return schedule.tick_of(parse_time(text, zone_named(schedule.zone), "the tick"))
-
-
-def missing_ticks(marks: Iterable[TickMark], ticks: range, kind: str | None = None) -> list[int]:
-    ranges = [one for one in marks if one.missing is not None and kind in (None, one.missing)]
-    inside = (range(max(one.first, ticks.start), min(one.last + 1, ticks.stop)) for one in ranges)
-    return sorted({tick for part in inside for tick in part})
-
-
-def with_marks(shown: ReleaseTable, marks: Sequence[TickMark], view: str) -> ReleaseTable:
-    """The table as readers see it: nothing in place of what is missing, and a remark next to what
-    it is about. A number of several ticks is shown where one of them is there, unless it is
-    released at a missing one: a total or the last seven days have a number at the next tick. A week
-    has not, so its number is shown."""
-    if not marks:
-        return shown
-    numbers, notes = shown.numbers.copy(), []
-    places = {label: place for place, label in enumerate(shown.cells)}
-    published = shown.ticks if shown.as_of is None else shown.as_of
-    for one in marks:
-        # a key that was removed when they were published
-        if one.hides is not None and one.hides in places:
-            numbers[(published >= one.first) & (published <= one.last), :, places[one.hides]] = (
-                np.nan
-            )
-    marks = [one for one in marks if one.hides is None]
-    if not marks:
-        return replace(shown, numbers=numbers)
-    gaps = [one for one in marks if one.missing is not None]
-    for place, tick in enumerate(shown.ticks.tolist()):
-        alone = shown.first is None or view not in DAYS
-        span = range(
-            tick if shown.first is None or view == RUNNING else int(shown.first[place]), tick + 1
-        )
-        about = [one for one in marks if one.first < span.stop and span.start <= one.last]
-        notes.append("; ".join(dict.fromkeys(one.remark for one in about)))
-        if gaps and (
-            any(one.holds(tick) for one in gaps)
-            if alone
-            else len(missing_ticks(gaps, span)) == len(span)
-        ):
-            numbers[place] = np.nan
-    return replace(shown, numbers=numbers, notes=notes)

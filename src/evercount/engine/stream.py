@@ -153,7 +153,7 @@ class Stream(GrowingStream[V_co]):
         self._open(parameters, StreamState.initial(parameters.query), restored=False)
         # last: a stream that cannot be built spends nothing, and one that is built has spent
         if ledger is not None:
-            spend_for(self, ledger, secret)
+            spend_for(self, ledger)
 
     def _open(self, parameters: StreamParameters, state: StreamState, *, restored: bool) -> None:
         self._parameters = parameters
@@ -352,6 +352,11 @@ class Stream(GrowingStream[V_co]):
         ticks."""
         users = {user: Used(events, ticks) for user, (events, ticks) in caps.items()}
         self._state = replace(self._state, users=users)
+
+    def _used_caps(self) -> dict[str, tuple[int, int]]:
+        """What persons have used of their caps so far: counted events, and ticks."""
+        users = self._state.with_users().users
+        return {user: (used[0], used[1]) for user, used in users.items()}
 
     # -- snapshots ---------------------------------------------------------------------------------
 

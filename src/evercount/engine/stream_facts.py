@@ -3,8 +3,6 @@ number of its ticks."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Sequence
 from html import escape
 from typing import Any, ClassVar, Generic
@@ -30,7 +28,7 @@ from evercount.engine.take_views import discovery_ticks, evidence_at
 from evercount.engine.weighted_errors import std_of_weights
 from evercount.errors import ParameterError
 from evercount.factorizations import Factorization
-from evercount.noise import NoiseOwner, Secret, random_bytes
+from evercount.noise import NoiseOwner
 from evercount.privacy import Budget, Cost, Entry, GuaranteeText, Ledger, TimeRange, guarantee_text
 from evercount.privacy.guarantee_text import MANUAL
 from evercount.queries.base import Query, V_co
@@ -114,6 +112,14 @@ class StreamFacts(NoiseOwner, Generic[V_co]):
     def sigma(self) -> float:
         """Std of the normals z, in the query's units."""
         return self._parameters.noise.sigma
+
+    @property
+    def identity(self) -> str:
+        """What tells its noise from that of every other stream, wherever it is kept.
+
+        It follows from the key of the noise, and tells nothing about that.
+        """
+        return self._parameters.noise.key.derive("evercount/identity").hex()[:32]
 
     @property
     def numeric_delta(self) -> float:
@@ -298,7 +304,7 @@ class StreamFacts(NoiseOwner, Generic[V_co]):
         )
 
 
-def spend_for(stream: StreamFacts, ledger: Ledger, secret: Secret | None) -> Entry:
+def spend_for(stream: StreamFacts, ledger: Ledger) -> Entry:
     """Record the stream in the ledger, or raise BudgetExceeded.
 
     A stream spends when it is built, before anything can be released. A crash in between leaves the
@@ -311,21 +317,4 @@ def spend_for(stream: StreamFacts, ledger: Ledger, secret: Secret | None) -> Ent
     `tests/engine/test_stream_ledger.py::test_a_stream_spends_exactly_its_budget`.
     """
     check_kind("ledger", ledger, Ledger, 'Ledger(path="all.ledger")')
-    return ledger.spend(f"{stream.query.name} {identify(stream, secret)[:12]}", stream.cost)
-
-
-def identify(stream: StreamFacts, secret: Secret | None) -> str:
-    """The same for two streams with one secret and one declaration, else random; it tells nothing
-    about the secret."""
-    if secret is None:
-        return random_bytes(16).hex()
-    declared = {
-        "query": stream.query.identity(),
-        "budget": stream.budget.to_dict(),
-        "horizon": stream.horizon,
-        "factorization": stream.factorization.name,
-        "range": None if stream.during is None else stream.during.key,
-    }
-    key = bytes.fromhex(secret.derive("identifier in a ledger").hex())
-    text = json.dumps(declared, sort_keys=True).encode()
-    return hashlib.blake2b(text, digest_size=16, key=key, person=b"evercount.stream").hexdigest()
+    return ledger.spend(f"{stream.query.name} {stream.identity[:12]}", stream.cost)

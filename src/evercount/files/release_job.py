@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from evercount.declarations.cautions import published_line
 from evercount.declarations.declaration import StreamDeclaration
-from evercount.declarations.view_names import NewMark, check_views
+from evercount.declarations.tick_marks import NewMark
+from evercount.declarations.view_names import check_views
 from evercount.engine.release_table import ReleaseTable
 from evercount.engine.state import enforced_by
-from evercount.engine.views import CarriedTotals
 from evercount.errors import ParameterError
 from evercount.files.bad_rows import Reject
 from evercount.files.cap_users import DroppedEvents
@@ -82,7 +82,6 @@ class Job:
     renew: bool = False  # go on with a new stream when the horizon is complete
     # let the running totals of that one go on from the last ones of this
     carry_totals: bool = False
-    carried: CarriedTotals | None = None  # the running totals that the stream goes on from
     notes: tuple[NewMark, ...] = ()  # what the operator says about ticks
     # whether the operator named the zone; else a run goes on with that of its state
     zone_given: bool = True
@@ -108,7 +107,8 @@ class Job:
 
     @property
     def kept(self) -> bool:
-        return self.out is not None or self.state is not None or self.db is not None
+        """Whether anything is left of the stream after the run."""
+        return any((self.out, self.state, self.db))
 
     @property
     def kind(self) -> OutputKind | None:
@@ -116,11 +116,11 @@ class Job:
 
     @property
     def output_facts(self) -> dict[str, object]:
-        """What all runs of one output share besides the declaration, as the state keeps it."""
-        if self.db is not None:  # outputs are exports, which may change
-            return {}
-        digits = {} if self.full_digits else {"digits": "as the error allows"}
-        return {"out format": self.kind, **digits}
+        """What all runs of one output share besides the declaration, as a keeper has it."""
+        facts: dict[str, object] = {"out format": self.kind}
+        if not self.full_digits:
+            facts["digits"] = "as the error allows"
+        return facts
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -167,7 +167,7 @@ class Outcome:
 
     def facts(self) -> dict[str, Any]:
         """The summary for programs. Public facts only: no number of rows."""
-        job, places, declared = self.job, self.run.places, self.job.declaration
+        job, keeper, declared = self.job, self.run.keeper, self.job.declaration
         return {
             "checked": job.check,
             "released": self.released,
@@ -176,99 +176,107 @@ class Outcome:
             "horizon": declared.horizon,
             "complete": self.complete,
             "next_tick_ends": None if self.complete else self.next_end,
-            "output": None if places.output is None else str(places.output),
-            "state": str(places.state) if job.db is None else None,
+            "output": None if keeper.output is None else str(keeper.output.path),
+            "state": keeper.state_name,
             "kept": [str(path) for path in self.archived],
             "views": [str(path) for path in self.views],
             "shows": declared.main_view,
             "noise_for": list(declared.noise_for),
             "epsilon": declared.budget.epsilon,
             "delta": declared.budget.delta,
-            "joined": list(self.run.joined),
+            "joined": list(self.run.joining.labels),
             "guarantee": self.published.guarantee,
             "composed": self.run.composed,
-            "ledger": self.run.entered.sentence,
+            "ledger": self.run.entry.sentence,
         }
 
     def summary(self) -> str:
         """What the run has done and what it promises. Nothing here depends on the events."""
-        job, run, declared = self.job, self.run, self.job.declaration
-        schedule, continued = declared.schedule, run.before is not None
-        lines = []
-        if job.check:
-            lines.append("Checked: options, files and state fit together. Nothing was published.")
-        elif self.released:
-            ticks = (
-                f"tick {self.run.first}"
-                if self.released == 1
-                else f"ticks {self.run.first} to {self.last}"
-            )
-            kept = (
-                f"{run.places.state} (the state, which is secret)"
-                if job.db is None
-                else "the store"
-            )
-            where = kept if run.places.output is None else f"{run.places.output} and {kept}"
-            lines.append(f"Released {ticks} to {where}")
-        elif continued:
-            lines.append("No tick has ended since the last run; nothing has changed.")
-        else:
-            begin = schedule.show(schedule.begin)
+        run, declared = self.run, self.job.declaration
+        totals = run.predecessors.totals
+        lines = [self._what_happened(), *self._about_rows(), self._what_follows()]
+        if totals is not None:
             lines.append(
-                f"No tick has ended yet: the stream begins at {begin}. Nothing was written."
+                f"Running totals count from {declared.schedule.show(totals.since)} on: the last "
+                f"published ones go on, and their error (std {totals.std:.3g}) is added to what is "
+                "stated."
             )
-        if continued and declared.late == "drop":
-            where = (
-                f"they are listed in {job.rejects}" if job.rejects else "`rejects` FILE lists them"
-            )
+        if run.joining.labels:
+            lines.append(self._who_joins())
+        lines += [f"Kept: {path}" for path in self.archived]
+        lines += [f"View: {path}" for path in self.views]
+        new = run.before is None and not run.predecessors.renewed
+        lines.append(published_line(declared, new=new, before=totals.std if totals else 0.0))
+        enforced = enforced_by(declared.released_query, None)
+        promises = (
+            counted_text(declared.budget, enforced, declared.tick),
+            self.published.guarantee,
+            run.composed,
+            run.adds if self.released else None,
+            run.entry.sentence,
+        )
+        return "\n".join([*lines, *(line for line in promises if line)])
+
+    def _what_happened(self) -> str:
+        run, schedule = self.run, self.job.declaration.schedule
+        if self.job.check:
+            return "Checked: options, files and state fit together. Nothing was published."
+        if self.released:
+            ticks = f"ticks {run.first} to {self.last}"
+            if self.released == 1:
+                ticks = f"tick {run.first}"
+            output = run.keeper.output
+            place = run.keeper.place
+            where = place if output is None else f"{output.path} and {place}"
+            return f"Released {ticks} to {where}"
+        if run.before is not None:
+            return "No tick has ended since the last run; nothing has changed."
+        begin = schedule.show(schedule.begin)
+        return f"No tick has ended yet: the stream begins at {begin}. Nothing was written."
+
+    def _about_rows(self) -> list[str]:
+        """Lines on late rows, and on notes that are not written yet."""
+        job, run, lines = self.job, self.run, []
+        if run.before is not None and job.declaration.late == "drop":
+            where = "`rejects` FILE lists them"
+            if job.rejects:
+                where = f"they are listed in {job.rejects}"
             lines.append(
-                f"Late rows, of ticks before tick {self.run.first}, do not count (`late` drop); "
-                f"{where}."
+                f"Late rows, of ticks before tick {run.first}, do not count (`late` drop); {where}."
             )
         if job.notes and not self.released:
             lines.append(
                 "The notes are not written, because no tick has ended: give them again next time."
             )
-        following = successor_text(run.stream.cost)
+        return lines
+
+    def _what_follows(self) -> str:
+        """When the next tick ends, or what comes after the last one."""
+        declared = self.job.declaration
         if not self.complete:
-            lines.append(
-                f"The next tick {'closes' if declared.waits else 'ends'} at {self.next_end}."
-            )
-        else:
-            then = (
-                f"this stream releases no more, and later runs exit with status 4. {following} "
-                f"{RESTART}"
-            )
-            if job.renew:
-                then = f"the next run continues with a new stream. {following}"
-            lines.append(f"The horizon of {declared.horizon} ticks is complete; {then}")
-        if job.carried is not None:
-            lines.append(
-                f"Running totals count from {schedule.show(job.carried.since)} on: the last "
-                f"published ones go on, and their error (std {job.carried.std:.3g}) is added to "
-                "what is stated."
-            )
-        if run.joined:
-            named = ", ".join(run.joined[:8]) + (", …" if len(run.joined) > 8 else "")
-            since = run.first if run.joins is None else run.joins
-            later = self.last < since
-            begin = (
-                "" if job.add_keys_from is None else f" ({schedule.show(schedule.start_of(since))})"
-            )
-            from_now = f"counted from tick {since}{begin} on"
-            when = f"{from_now}; not counted yet: give them again next time" if later else from_now
-            lines.append(
-                f"Keys that join: {named}; {when}. They cost nothing if chosen without looking at "
-                "the events."
-            )
-        lines += [f"Kept: {path}" for path in self.archived]
-        lines += [f"View: {path}" for path in self.views]
-        before = 0.0 if job.carried is None else job.carried.std
-        new = not continued and not run.renewing
-        lines.append(published_line(declared, new=new, before=before))
-        counted = counted_text(
-            declared.budget, enforced_by(declared.released_query, None), declared.tick
+            verb = "closes" if declared.waits else "ends"
+            return f"The next tick {verb} at {self.next_end}."
+        following = successor_text(self.run.stream.cost)
+        then = "this stream releases no more, and later runs exit with status 4. "
+        then += f"{following} {RESTART}"
+        if self.job.renew:
+            then = f"the next run continues with a new stream. {following}"
+        return f"The horizon of {declared.horizon} ticks is complete; {then}"
+
+    def _who_joins(self) -> str:
+        run, schedule = self.run, self.job.declaration.schedule
+        joining = run.joining
+        named = ", ".join(joining.labels[:8])
+        if len(joining.labels) > 8:
+            named += ", …"
+        since = run.first if joining.since is None else joining.since
+        when = f"counted from tick {since}"
+        if self.job.add_keys_from is not None:
+            when += f" ({schedule.show(schedule.start_of(since))})"
+        when += " on"
+        if self.last < since:
+            when += "; not counted yet: give them again next time"
+        return (
+            f"Keys that join: {named}; {when}. They cost nothing if chosen without looking at the "
+            "events."
         )
-        added = run.added if self.released else None
-        said = (counted, self.published.guarantee, run.composed, added, run.entered.sentence)
-        return "\n".join([*lines, *(line for line in said if line)])

@@ -13,22 +13,20 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from evercount._safe_files import disk_errors, new_private, refuse_link
-from evercount.declarations.view_names import shown_tables, stack_rows
+from evercount.declarations.tick_marks import with_marks
+from evercount.declarations.view_names import needed_after, shown_tables
 from evercount.engine.arrivals import Arrivals
 from evercount.engine.build import RUNNING
-from evercount.engine.close_ticks import close_ticks
 from evercount.engine.release_table import ReleaseTable
+from evercount.engine.stream import Stream
 from evercount.engine.write_table import parquet_modules, round_table, write_tables
 from evercount.errors import BadRows, ParameterError
-from evercount.files import published as outputs
 from evercount.files.bad_rows import (
     MOST_SHOWN,
     LateRows,
@@ -38,12 +36,16 @@ from evercount.files.bad_rows import (
     write_rejects,
 )
 from evercount.files.cap_users import DroppedEvents, dropped_events
+from evercount.files.charts import CHARTS, draw_releases
 from evercount.files.count_rows import count
 from evercount.files.event_sql import columns_of
-from evercount.files.published import Published, description_path, open_lake, view_path
+from evercount.files.keeper import Keeper
+from evercount.files.lake_table import open_lake
+from evercount.files.open_keeper import open_keeper
+from evercount.files.output_file import OutputFile, state_path
+from evercount.files.published import Published
 from evercount.files.release_job import Job, Outcome
-from evercount.files.resume_run import Run, resume
-from evercount.files.run_state import Adapt, Closed, Places, State, archive, commit, locked
+from evercount.files.resume_run import Run, resume, state_after
 from evercount.files.source import (
     Prefix,
     SeenRows,
@@ -52,73 +54,61 @@ from evercount.files.source import (
     open_sources,
     with_one_line_end,
 )
+from evercount.files.view_files import copies_beside, files_beside, write_views
 
-if TYPE_CHECKING:
-    from evercount.files.store_home import StoreHome
-
-# what is done, how many ticks of it, of how many (0: unknown)
-Progress = Callable[[str, int, int], None]
+Progress = Callable[
+    [str, int, int], None
+]  # what is done, how many ticks of it, of how many (0: unknown)
 
 
 def release_file(job: Job, progress: Progress | None = None) -> Outcome:
     """Count the file, release the ticks that have ended, and publish them, or raise with nothing
     changed.
 
-    **Guarantee.** All runs with one state together are one `Stream`, so its guarantee holds for all
-    that they publish: a tick is released once (`run_state.py`), from totals in which every event
+    **Guarantee.** All runs over one keeper together are one `Stream`, so its guarantee holds for
+    all that they publish: a tick is released once (`keeper.py`), from totals in which every event
     counts once (`count_rows.py`). Ticks are chosen by the clock, not by the data. What is not
     protected: that a run failed, and what it says about bad rows; these are for the operator.
-    Tests: tests/cli/test_cli_release.py::test_runs_in_pieces_are_one_run.
+    Tests: tests/cli/test_cli_release.py::test_runs_in_pieces_are_one_run,
+    tests/files/test_keepers.py.
     """
     tell = progress or (lambda what, done, total: None)
     columns_of(job.declaration)
-    with (
-        TemporaryDirectory(prefix="evercount-") as folder,
-        _interruptible(),
-        ExitStack() as cleanup,
-    ):
-        places = Places.of(
-            job.out, f"{folder}/state" if job.db is not None else job.state, Path(folder)
-        )
-        _check_options(job)
-        _check_paths(job, places)
-        _check_extras(job)
-        scratch = cleanup.enter_context(locked(places))
-        home = None
-        if job.db is not None:
-            from evercount.files.store_home import StoreHome  # a store is an extra
-
-            home = StoreHome(job, cleanup)
-        sources = _open_sources(job, scratch)
-        outcome = _run_once(job, places, scratch, home, sources, tell)
-        if not outcome.run.goes_on or job.check:
+    _check_options(job)
+    _check_paths(job)
+    _check_extras(job)
+    with _interruptible(), ExitStack() as cleanup:
+        keeper = open_keeper(job)
+        cleanup.callback(keeper.close)
+        sources = _open_sources(job, keeper.scratch)
+        outcome = _run_once(job, keeper, keeper.scratch, sources, tell)
+        if not outcome.run.continues or job.check:
             return outcome
-        rest = scratch / "after keys have joined"
+        rest = keeper.scratch / "after keys have joined"
         rest.mkdir(mode=0o700)
-        second = replace(job, new_noise_stream=False)
-        return _both(outcome, _run_once(second, places, rest, home, sources, tell))
+        again = replace(job, new_noise_stream=False)
+        return _both(outcome, _run_once(again, keeper, rest, sources, tell))
 
 
 def _run_once(
-    job: Job,
-    places: Places,
-    scratch: Path,
-    home: StoreHome | None,
-    sources: tuple[Source, ...],
-    tell: Progress,
+    job: Job, keeper: Keeper, scratch: Path, sources: tuple[Source, ...], tell: Progress
 ) -> Outcome:
-    """Do a run up to where keys join that have a date, or to its end; what it opens is closed
-    afterwards."""
-    with ExitStack() as own:
-        run = resume(job, places, scratch, home, own)
+    """Do a run up to where keys join that have a date, or to its end; close what it opens."""
+    with ExitStack() as cleanup:
+        run = resume(job, keeper, cleanup)
         tell("counting", 0, 0)
-        return _publish(run, _count(run, sources), tell)
+        return _publish(run, _count(run, sources, scratch), tell)
 
 
 def _both(first: Outcome, second: Outcome) -> Outcome:
     """What two runs have done together, of which the second began when keys joined."""
     begin = first.run
-    run = replace(second.run, first=begin.first, before=begin.before, restarted=begin.restarted)
+    run = replace(
+        second.run,
+        first=begin.first,
+        before=begin.before,
+        predecessors=begin.predecessors,
+    )
     return replace(second, run=run, archived=(*first.archived, *second.archived))
 
 
@@ -128,55 +118,129 @@ def _open_sources(job: Job, scratch: Path) -> tuple[Source, ...]:
     return (frame_source(job.file, columns_of(job.declaration).used, scratch),)
 
 
+# -- publishing ----------------------------------------------------------------------------------
+
+
 def _publish(run: Run, counted: Counted, tell: Progress) -> Outcome:
     """Commit the ticks and their rows, then draw what is read back from them."""
-    job, output, stream, state = run.job, run.places.output, run.stream, run.before
-    archived: tuple[Path, ...] = ()
-    # the commit says that outputs have markers
-    if run.home is not None and output is not None and not job.check:
-        run.home.mark_output(output)
+    job, keeper = run.job, run.keeper
+    archived: list[Path] = []
+    stream = run.stream
     if run.publishes:
-        if run.restarted:
-            if run.home is not None and output is not None:
-                _export_again(run.home, job, output)
-            archived = tuple(archive(run.places, {} if output is None else _archived(output, job)))
-        if run.home is not None:
-            run.entered.spend()
-            stream.close()  # the store has its own
-            state, stream = run.home.commit(
-                counted.rows.totals, _state(run, counted, {}), job, run.renewing
-            )
-        else:
-            with disk_errors("the output cannot be written"), ExitStack() as undone:
-                if run.places.pending is not None:
-                    undone.callback(run.places.pending.unlink, missing_ok=True)
-                state = _write(run, counted, tell)
-                run.entered.spend()  # on the disk before anything is published
-                undone.pop_all()
-            if job.kept:
-                with disk_errors("the run could not be published"):
-                    commit(run.places, state)
-    numbers = state.numbers if run.publishes and state is not None else run.published
-    tables = () if state is None else state.tables
-    published = Published.of(job, stream, numbers, tables, run.marks)
+        if run.predecessors.replaced:
+            archived = _archive(run)
+        stream = keeper.declare(run)
+        keeper.note(run.marks)
+        write = partial(_write_output, run, tell)
+        state = state_after(run, counted.rows.caps_used)
+        state = replace(state, consumed=counted.consumed, seen=counted.seen)
+        keeper.commit(run, state, counted.rows.totals, write)
+    published = Published(job, keeper, stream, run.marks, run.predecessors.totals)
     views: list[Path] = []
     if not job.check and stream.tick:
-        outputs.fill_lake(published, run.home)
+        if not run.publishes:
+            _repair_output(run, published)
+        published.fill_lake()
         if job.plot is not None:
-            outputs.draw_releases(published, Path(job.plot), run.scratch)
-        if output is not None:
-            if run.home is not None:
-                run.home.mark_output(output)
-            views = outputs.write_views(output, published, main=run.home is not None)
+            draw_releases(published, Path(job.plot), keeper.scratch)
+        if keeper.output is not None:
+            views = write_views(keeper.output.path, published)
     return Outcome(
         run=run,
         published=published,
         bad=counted.rows.bad,
         shown=counted.shown,
         dropped=counted.dropped,
-        archived=archived,
+        archived=tuple(archived),
         views=tuple(views),
     )
+
+
+def _archive(run: Run) -> list[Path]:
+    """Keep the files of the stream whose place a new one takes, as of its last commit."""
+    keeper = run.keeper
+    if keeper.output is None:
+        return keeper.archive({})
+    state = keeper.state
+    assert state is not None
+    with keeper.open_stream() as ended:
+        job = replace(run.job, declaration=state.settled.with_query(ended.query))
+        published = Published(job, keeper, ended, state.marks, state.carried_totals)
+        _repair_output(
+            replace(run, job=job, before=state, stream=ended, marks=state.marks), published
+        )
+        write_views(keeper.output.path, published)  # a run that died may not have written them
+    return keeper.archive(copies_beside(keeper.output.path, run.job))
+
+
+def _repair_output(run: Run, published: Published) -> None:
+    """Write an output anew that is not the one of the last commit."""
+    keeper, output = run.keeper, run.keeper.output
+    if output is None or keeper.state is None or keeper.is_current(run.job.output_facts):
+        return
+    with disk_errors("the output cannot be written"):
+        _write_file(run, output, iter([published.output()]), append=False)
+        keeper.keep(replace(keeper.state, output_facts=run.job.output_facts))
+
+
+def _write_output(
+    run: Run, tell: Progress, stream: Stream, released: Iterator[ReleaseTable]
+) -> None:
+    """Write the new output under its private name, down to the disk: the rows of the old one
+    unchanged, and those of the ticks that are being released after them."""
+    first, ticks = run.first, run.stop - run.first
+
+    def reported() -> Iterator[ReleaseTable]:
+        for table in released:
+            yield table
+            tell("releasing", stream.tick + 1 - first, ticks)
+
+    output = run.keeper.output
+    if output is None or run.job.kind is None:
+        for _ in reported():
+            pass
+        return
+    job, declaration = run.job, run.declaration
+    view, schedule = declaration.main_view, declaration.schedule
+    earlier = np.empty((0, len(stream.labels)))
+    if run.before is not None:
+        earlier = run.keeper.published(needed_after(stream, view, schedule, first))
+    tables = shown_tables(stream, reported(), view, schedule, earlier, declaration.view_postprocess)
+    carried = run.predecessors.totals
+    if carried is not None and view == RUNNING:
+        tables = map(partial(carried.add_to, errors=stream._errors), tables)
+    tables = (with_marks(table, run.marks, view) for table in tables)
+    # a note may be about any tick, so all rows are written again
+    append = run.before is not None and run.keeper.is_current(job.output_facts)
+    if run.new_notes:
+        append = False
+    if run.before is not None and not append:
+        known = Published(job, run.keeper, run.stream, run.marks, carried)
+        tables = chain([known.output()], tables)
+    _write_file(run, output, tables, append=append)
+
+
+def _write_file(
+    run: Run, output: OutputFile, tables: Iterator[ReleaseTable], *, append: bool
+) -> None:
+    """Write a new output under its private name; with `append`, after the rows of the old one."""
+    job, kind = run.job, run.job.kind
+    assert kind is not None
+    if not job.full_digits:
+        tables = map(round_table, tables)
+    metadata = {"evercount.guarantee": run.stream.guarantee_by(run.declaration.tick)}
+    old = output.path if append else None
+    with new_private(output.pending) as file:
+        if old is not None and kind != "parquet":
+            with old.open("rb") as rows:
+                shutil.copyfileobj(rows, file)
+        schedule = run.declaration.schedule
+        write_tables(kind, file, tables, schedule, metadata, header=not append, old=old)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+# -- counting ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -191,7 +255,7 @@ class Counted:
     dropped: DroppedEvents | None
 
 
-def _count(run: Run, opened: tuple[Source, ...]) -> Counted:
+def _count(run: Run, opened: tuple[Source, ...], scratch: Path) -> Counted:
     """Count the due ticks, and report rows that do not count.
 
     Why every row counts once. late=drop: a row counts in the run that releases the tick of its
@@ -203,210 +267,104 @@ def _count(run: Run, opened: tuple[Source, ...]) -> Counted:
     by a commit, together with the ticks.
     """
     job, before = run.job, run.before
-    sources = with_one_line_end(opened, run.scratch, "whole")
-    seen = _write_rejects(run, sources)
+    declaration, ticks = run.declaration, (run.first, run.stop)
+    sources = with_one_line_end(opened, scratch, "whole")
+    seen = _write_rejects(run, sources, scratch)
     late: tuple[Source, ...] = ()
     consumed: dict[str, Prefix] = {}
-    if run.declaration.late != "drop":
-        if job.files == ("-",) or sources[0].kind == "frame":
-            raise ParameterError(
-                f"`late` {run.declaration.late} needs files that only grow, to tell late rows from "
-                "rows that were counted; use `late` drop for data frames and standard input"
-            )
+    if declaration.late != "drop":
+        _check_grows(job, sources)
         # what was read before is told by its bytes, so line ends are looked at afterwards
-        sources, late, consumed = split_new(
-            opened, run.scratch, (before.consumed or None) if before else None
-        )
-        sources = with_one_line_end(sources, run.scratch, "complete")
-        late = with_one_line_end(late, run.scratch, "new")
-    users = before.users if before else run.handed_on
-    ticks = (run.first, run.stop)
+        earlier = (before.consumed or None) if before is not None else None
+        sources, late, consumed = split_new(opened, scratch, earlier)
+        sources = with_one_line_end(sources, scratch, "complete")
+        late = with_one_line_end(late, scratch, "new")
     rows = count(
-        sources, run.declaration, *ticks, run.scratch, late=late, users=users, reading=run.readable
+        sources,
+        declaration,
+        *ticks,
+        scratch,
+        late=late,
+        users=run.predecessors.caps if before is None else before.users,
+        reading=run.readable,
     )
     dropped = None
-    if (
-        job.check
-        and columns_of(run.declaration).user is not None
-        and run.declaration.revise_for is None
-    ):
-        dropped = dropped_events(sources, run.declaration, run.first, run.stop, run.scratch)
-    shown = (
-        tuple(islice(find_rejects(sources, run.readable, run.scratch), MOST_SHOWN))
-        if rows.bad
-        else ()
-    )
+    if job.check and columns_of(declaration).user is not None and declaration.revise_for is None:
+        dropped = dropped_events(sources, declaration, *ticks, scratch)
+    shown: tuple[Reject, ...] = ()
+    if rows.bad:
+        shown = tuple(islice(find_rejects(sources, run.readable, scratch), MOST_SHOWN))
     if rows.bad and not job.skip_bad:
-        raise BadRows(
-            sources[0].name if len(sources) == 1 else f"{len(sources)} files", rows.bad, shown
-        )
+        name = sources[0].name if len(sources) == 1 else f"{len(sources)} files"
+        raise BadRows(name, rows.bad, shown)
     return Counted(rows, shown, consumed, seen, dropped)
 
 
-def _write_rejects(run: Run, sources: tuple[Source, ...]) -> dict[str, SeenRows]:
+def _check_grows(job: Job, sources: tuple[Source, ...]) -> None:
+    """Refuse late rows that could not be told from rows that were counted."""
+    if job.files == ("-",) or sources[0].kind == "frame":
+        raise ParameterError(
+            f"`late` {job.declaration.late} needs files that only grow, to tell late rows from "
+            "rows that were counted; use `late` drop for data frames and standard input"
+        )
+
+
+def _write_rejects(run: Run, sources: tuple[Source, ...], scratch: Path) -> dict[str, SeenRows]:
     """Write --rejects, before anything is counted: rows that come in between may be called late,
     never forgotten. Returns what was read."""
     job = run.job
     if job.rejects is None:
         return {}
-    late = (
-        LateRows(run.first, run.before.seen if run.before else {})
-        if run.declaration.late == "drop"
-        else None
-    )
+    late = None
+    if run.declaration.late == "drop":
+        late = LateRows(run.first, {} if run.before is None else run.before.seen)
     with disk_errors(f"`rejects` {job.rejects} cannot be written"):
-        rejects = find_rejects(sources, run.readable, run.scratch, late)
+        rejects = find_rejects(sources, run.readable, scratch, late)
         write_rejects(Path(job.rejects), rejects, len(sources) > 1)
     return {} if late is None else late.now
 
 
-def _beside(output: Path, job: Job) -> dict[str, Path]:
-    """What is written next to an output: further views, and of each CSV its description."""
-    views = {f"the view {name}": view_path(output, name) for name in job.all_views}
-    tables = (output, *views.values()) if job.kind == "csv" else ()
-    return views | {f"the description of {path.name}": description_path(path) for path in tables}
-
-
-def _archived(output: Path, job: Job) -> dict[Path, Adapt | None]:
-    """What is kept when a new stream takes the names, and how a copy differs from it: a description
-    names its table."""
-    beside = _beside(output, job).values()
-    descriptions = {description_path(path) for path in (output, *beside)}
-    return {
-        path: outputs.renamed_description if path in descriptions else None
-        for path in (output, *beside)
-    }
-
-
-def _export_again(home: StoreHome, job: Job, output: Path) -> None:
-    """Write the files of the stream that is renewed once more: a run that was killed may not have
-    written them."""
-    state, stream = home.committed()
-    job = replace(job, declaration=state.settled, carried=home.carried)
-    outputs.write_views(
-        output, Published.of(job, stream, state.numbers, state.tables, home.marks), main=True
-    )
-
-
-def _state(run: Run, counted: Counted, stream: dict[str, Any]) -> State:
-    return State(
-        declaration=run.declaration.to_dict(),
-        output_facts=run.job.output_facts,
-        stream=stream,
-        closed=Closed.before(run.stop, run.declaration.schedule),
-        numbers=np.empty((0, 0)),
-        earlier=tuple(cost.to_dict() for cost in run.earlier),
-        entry=run.entered.name,
-        users=counted.rows.caps_used,
-        consumed=counted.consumed,
-        seen=counted.seen,
-        first_start=run.declaration.earliest,
-        marks=tuple((one.first, one.last, one.text) for one in run.marks),
-        marks_outputs=run.home is not None,
-        carried=None
-        if run.job.carried is None or run.home is not None
-        else run.job.carried.to_dict(),
-    )
-
-
-def _write(run: Run, counted: Counted, tell: Progress) -> State:
-    """Write the new output under its private name, down to disk: the rows of the old one unchanged,
-    and the new ones after them. Returns the state that belongs to it."""
-    job, before, stream, schedule = run.job, run.before, run.stream, run.declaration.schedule
-    totals, numbers = counted.rows.totals, [run.published]
-    own: list[ReleaseTable] = []
-
-    def closed() -> Iterator[ReleaseTable]:
-        for table in close_ticks(stream, totals, schedule.starts_of):
-            if outputs.keeps_tables(stream.query):
-                own.append(table)
-            if not stream.query.publishing.own_ticks:
-                numbers.append(table.numbers[:, 0])
-            yield table
-            tell("releasing", stream.tick + 1 - totals.first_tick, len(totals))
-
-    def all_tables() -> tuple[dict[str, Any], ...]:
-        return (*(() if before is None else before.tables), *outputs.own_tables(own))
-
-    if job.kind is None or run.marks:
-        for _ in closed():
-            pass
-    if job.kind is not None and run.places.pending is not None:
-        if run.marks:  # a note may be about any tick, so all rows are written again
-            tables = iter(
-                [Published.of(job, stream, stack_rows(*numbers), all_tables(), run.marks).output()]
-            )
-        else:
-            made = run.declaration.view_postprocess
-            tables = shown_tables(
-                stream, closed(), run.declaration.main_view, schedule, run.published, made
-            )
-            if job.carried is not None and run.declaration.main_view == RUNNING:
-                tables = map(partial(job.carried.add_to, errors=stream._errors), tables)
-        if not job.full_digits:
-            tables = map(round_table, tables)
-        anew = before is None or bool(run.marks)
-        old = None if anew else run.places.output
-        metadata = {"evercount.guarantee": stream.guarantee_by(run.declaration.tick)}
-        with new_private(run.places.pending) as file:
-            if old is not None and job.kind != "parquet":
-                with old.open("rb") as rows:
-                    shutil.copyfileobj(rows, file)
-            write_tables(job.kind, file, tables, schedule, metadata, header=anew, old=old)
-            file.flush()
-            os.fsync(file.fileno())
-    return replace(
-        _state(run, counted, stream.dump()), numbers=stack_rows(*numbers), tables=all_tables()
-    )
+# -- checks before a run ---------------------------------------------------------------------------
 
 
 def _check_options(job: Job) -> None:
-    db, lake, revised = (
-        job.db is not None,
-        job.lake is not None,
-        job.declaration.revise_for is not None,
-    )
-    refused = {
-        "`state` does not go with `db`: the store is the state": db and job.state,
-        "`new_noise_stream` does not go with `db`: declare a stream of another `name`": db
-        and job.new_noise_stream,
-        "`carry_caps` is for state files: omit `db` or `carry_caps`": db
-        and job.declaration.carry_caps,
-        "`carry_totals` needs `renew`: it is about the next stream": job.carry_totals
-        and not job.renew,
-        "`lake` tables get each tick once, but `late` revise publishes ticks again: use `out`": lake
-        and revised,
-        "`lake` needs `state`: without it a second run could not know what the first released": lake
-        and not job.kept,
-    }
-    for why, given in refused.items():
-        if given:
-            raise ParameterError(why)
+    revised = job.declaration.revise_for is not None
+    if job.carry_totals and not job.renew:
+        raise ParameterError("`carry_totals` needs `renew`: it is about the next stream")
+    if job.lake is not None and revised:
+        raise ParameterError(
+            "`lake` tables get each tick once, but `late` revise publishes ticks again: use `out`"
+        )
+    if job.lake is not None and not job.kept:
+        raise ParameterError(
+            "`lake` needs `state`: without it a second run could not know what the first released"
+        )
 
 
-def _check_paths(job: Job, places: Places) -> None:
+def _check_paths(job: Job) -> None:
     """No two of the files may be the same, and what is written is not a symbolic link
     (`_safe_files.py`)."""
-    written = {
-        "`out`": places.output,
-        "`state`": places.state,
+    output = None if job.out is None else Path(job.out)
+    written: dict[str, str | Path | None] = {
+        "`out`": output,
+        "`state`": state_path(job.out, job.state),
         "`rejects`": job.rejects,
         "`plot`": job.plot,
+        "`ledger`": job.ledger,
     }
-    written["`ledger`"] = job.ledger
-    if places.output is not None:
-        written |= _beside(places.output, job)
-    seen = {Path(name).resolve(): "the input" for name in job.files if name != "-"}
+    if output is not None:
+        written |= files_beside(output, job)
+    files = {Path(name).resolve(): "the input" for name in job.files if name != "-"}
     for what, name in written.items():
         if name is None:
             continue
         refuse_link(what, Path(name))
         path = Path(name).resolve()
-        if path in seen:
+        if path in files:
             raise ParameterError(
-                f"{what} and {seen[path]} are the same file {name}: name different ones"
+                f"{what} and {files[path]} are the same file {name}: name different ones"
             )
-        seen[path] = what
+        files[path] = what
         if not path.parent.is_dir():
             raise ParameterError(f"{what} {name}: there is no folder {path.parent}")
         if path.is_dir():
@@ -424,10 +382,8 @@ def _check_extras(job: Job) -> None:
         from evercount.plotting import new_axes
 
         new_axes()
-        if Path(job.plot).suffix.lower() not in outputs.CHARTS:
-            raise ParameterError(
-                f"`plot` {job.plot!r}: the name must end in {', '.join(outputs.CHARTS)}"
-            )
+        if Path(job.plot).suffix.lower() not in CHARTS:
+            raise ParameterError(f"`plot` {job.plot!r}: the name must end in {', '.join(CHARTS)}")
 
 
 @contextmanager

@@ -170,12 +170,11 @@ def missing_options(given: Mapping[str, Any]) -> list[str]:
 
 def _has_state(given: Mapping[str, Any]) -> bool:
     """Whether the stream of a run has a state file already."""
-    from evercount.files.run_state import Places
+    from evercount.files.output_file import state_path
 
-    out, state = (
-        str(one) if isinstance(one, str | PathLike) else None for one in map(given.get, PATHS[:2])
-    )
-    return (out is not None or state is not None) and Places.of(out, state).state.exists()
+    named = [str(one) if isinstance(one, str | PathLike) else None for one in map(given.get, PATHS)]
+    path = state_path(*named[:2])
+    return path is not None and path.exists()
 
 
 @with_options(ReleaseOptions)
@@ -320,7 +319,7 @@ def _plan(declaration: StreamDeclaration | None, options: Declared) -> ViewPlan:
 
 def _notes(given: Any) -> tuple[Any, ...]:
     """Remarks on ticks, as texts or as (first, last, text)."""
-    from evercount.declarations.view_names import NewMark
+    from evercount.declarations.tick_marks import NewMark
 
     notes = []
     for one in [given] if isinstance(given, str) else given or ():

@@ -19,13 +19,13 @@ import numpy as np
 from pydantic import BaseModel, Field
 
 from evercount._validate import IntArray, finite
+from evercount.declarations.tick_marks import with_marks
 from evercount.declarations.view_names import (
     QUANTILE,
     check_views,
     newest_spans,
     noise_views,
     view_table,
-    with_marks,
 )
 from evercount.engine.build import PER_TICK, RUNNING
 from evercount.engine.release_table import LEVEL, ReleaseTable, table_of

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 
 from evercount.declarations.declaration import MODEL
 from evercount.declarations.fields import COMPUTED, budget_fields
-from evercount.declarations.view_names import NewMark
+from evercount.declarations.tick_marks import NewMark
 from evercount.service.access import NewToken
 from evercount.service.read_events import PAYLOADS
 

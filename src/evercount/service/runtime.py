@@ -18,7 +18,8 @@ from evercount.declarations.cautions import published_line
 from evercount.declarations.fields import declared_budget
 from evercount.declarations.schedule import format_utc, instant_of
 from evercount.declarations.settle import with_noise_of
-from evercount.declarations.view_names import NewMark, offered_views
+from evercount.declarations.tick_marks import NewMark
+from evercount.declarations.view_names import offered_views
 from evercount.engine.release_table import Exports
 from evercount.engine.state import enforced_by
 from evercount.errors import ParameterError, Problem, StoreError
@@ -115,7 +116,10 @@ class Service:
     def declare_one(self, declaration: StreamDeclaration) -> dict[str, Any]:
         """Declare a stream; returns its facts, which are known before anything is committed."""
         live = self.store.declare(
-            declaration, self.clock.now(), before_commit=self.facts, waits_for=HISTORY
+            declaration,
+            self.clock.now(),
+            before_commit=lambda _, live: self.facts(live),
+            waits_for=HISTORY,
         )
         return {
             **self.facts(live),

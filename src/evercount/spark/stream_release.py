@@ -30,7 +30,7 @@ from pyspark.util import inheritable_thread_target
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.schedule import instant_of
 from evercount.errors import Conflict, EvercountError, InputError, ParameterError, StoreError
-from evercount.files.published import append_new, open_lake
+from evercount.files.lake_table import append_new, open_lake
 from evercount.spark.count_events import count_placed, place_events, refuse_bad
 from evercount.spark.session import (
     check_declaration,

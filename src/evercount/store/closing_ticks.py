@@ -15,7 +15,7 @@ see the ticks
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -25,7 +25,7 @@ import numpy as np
 from sqlalchemy import Connection, Row, select
 
 from evercount._validate import FloatArray, IntArray
-from evercount.declarations.view_names import NEXT, missing_ticks
+from evercount.declarations.tick_marks import NEXT, missing_ticks
 from evercount.engine.close_ticks import TickEvents, TickTotals, close_ticks
 from evercount.engine.release_table import ReleaseTable
 from evercount.engine.revisions import can_be_cut, cut_cells
@@ -203,53 +203,62 @@ def _joined(one: Any, other: Any) -> Any:
     return [*one, *other]
 
 
-def write_ticks(
-    connection: Connection,
-    live: LiveStream,
-    table: ReleaseTable,
-    closed_at: float,
-    head: bytes,
-    labels: Sequence[str],
-) -> tuple[bytes, Sequence[str]]:
-    """Write released ticks and their links of the chain. `head` and `labels` are those of the
-    stream before them; returns those after them."""
-    new_keys = _new_keys(live, table, labels)
-    if new_keys:
-        labels = [*labels, *(label for _, _, label, _ in new_keys)]
-    own_ticks = live.declaration.query.publishing.own_ticks
-    if own_ticks:
-        table = among(table, labels)
-    links: list[tuple[int, int, bytes, float]] = []
-    for tick, places, numbers in each_tick(table):
+@dataclass
+class ClosingTicks:
+    """Ticks on their way into the database: the chain and the labels after them."""
+
+    head: bytes
+    labels: Sequence[str]
+
+    def written(
+        self,
+        connection: Connection,
+        live: LiveStream,
+        tables: Iterable[ReleaseTable],
+        closed_at: float,
+    ) -> Iterator[ReleaseTable]:
+        """Write tables while somebody takes them."""
+        for table in tables:
+            self.write(connection, live, table, closed_at)
+            yield table
+
+    def write(
+        self, connection: Connection, live: LiveStream, table: ReleaseTable, closed_at: float
+    ) -> None:
+        """Write released ticks and their links of the chain."""
+        new_keys = self._new_keys(live, table)
+        if new_keys:
+            self.labels = [*self.labels, *(label for _, _, label, _ in new_keys)]
+        own_ticks = live.declaration.query.publishing.own_ticks
         if own_ticks:
-            named = [labels[place] for place in places.tolist()]
-        else:
-            named = [label for _, _, label, since in new_keys if since == tick]
-        head = link(head, tick, numbers, named)
-        links.append((live.id, tick, head, closed_at))
-    insert_rows(connection, schema.releases, release_rows(live.id, table))
-    insert_rows(connection, schema.ticks, links)
-    insert_rows(connection, schema.public_keys, new_keys)
-    return head, labels
+            table = among(table, self.labels)
+        links: list[tuple[int, int, bytes, float]] = []
+        for tick, places, numbers in each_tick(table):
+            if own_ticks:
+                named = [self.labels[place] for place in places.tolist()]
+            else:
+                named = [label for _, _, label, since in new_keys if since == tick]
+            self.head = link(self.head, tick, numbers, named)
+            links.append((live.id, tick, self.head, closed_at))
+        insert_rows(connection, schema.releases, release_rows(live.id, table))
+        insert_rows(connection, schema.ticks, links)
+        insert_rows(connection, schema.public_keys, new_keys)
 
-
-def _new_keys(
-    live: LiveStream, table: ReleaseTable, labels: Sequence[str]
-) -> list[tuple[int, int, str, int]]:
-    """Return rows of `schema.public_keys` for keys that these ticks publish for the first time, in
-    the order of ticks."""
-    fixed = live.declaration.query.discovery is None and len(table.cells) == len(labels)
-    # a revised tick has its keys once for each lag
-    if fixed or live.declaration.revise_for is not None:
-        return []
-    before = set(labels)
-    public = ~np.isnan(table.numbers[:, 0])
-    new = (place for place in range(public.shape[1]) if table.cells[place] not in before)
-    first = sorted((int(np.argmax(public[:, place])), place) for place in new)
-    return [
-        (live.id, len(labels) + number, table.cells[place], int(table.ticks[row]))
-        for number, (row, place) in enumerate(first)
-    ]
+    def _new_keys(self, live: LiveStream, table: ReleaseTable) -> list[tuple[int, int, str, int]]:
+        """Return rows of `schema.public_keys` for keys that these ticks publish for the first time,
+        in the order of ticks."""
+        fixed = live.declaration.query.discovery is None and len(table.cells) == len(self.labels)
+        # a revised tick has its keys once for each lag
+        if fixed or live.declaration.revise_for is not None:
+            return []
+        before = set(self.labels)
+        public = ~np.isnan(table.numbers[:, 0])
+        new = (place for place in range(public.shape[1]) if table.cells[place] not in before)
+        first = sorted((int(np.argmax(public[:, place])), place) for place in new)
+        return [
+            (live.id, len(self.labels) + number, table.cells[place], int(table.ticks[row]))
+            for number, (row, place) in enumerate(first)
+        ]
 
 
 NUMBERS_PER_COMMIT = 200_000  # numbers that one transaction of a shard releases

@@ -18,9 +18,7 @@ from evercount.declarations.cautions import changed_noise, declares_again
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.schedule import SECOND, instant_of
 from evercount.declarations.settle import settle
-from evercount.engine.build_parameters import unpack
 from evercount.engine.stream import Stream
-from evercount.engine.stream_facts import identify
 from evercount.errors import (
     Conflict,
     EvercountError,
@@ -32,7 +30,7 @@ from evercount.errors import (
 from evercount.noise import Secret
 from evercount.store import schema
 from evercount.store.closing_ticks import cut_stream, read_shards
-from evercount.store.database import find, rows_of, write_fact
+from evercount.store.database import find, read_fact, rows_of, write_fact
 from evercount.store.open_stream import FILES, HISTORY, LiveStream, StoredStream, unpack_totals
 from evercount.store.sealing import Sealer
 from evercount.store.spending import Spending, refuse_beyond_cap, states
@@ -49,6 +47,7 @@ from evercount.store.stored_releases import (
 if TYPE_CHECKING:
     from evercount.store.writer import Store
 
+BeforeCommit = Callable[[Connection, LiveStream], object]
 MOST_CELLS = 100_000  # cells of one stream: each is a row per tick
 MOST_MISSED = 100_000  # ticks that a newly declared stream may have missed already
 
@@ -60,8 +59,9 @@ def declare_stream(
     secret: Secret | None = None,
     *,
     shards: int | None = None,
-    before_commit: Callable[[LiveStream], object] | None = None,
+    before_commit: BeforeCommit | None = None,
     waits_for: str | None = None,
+    inherited_caps: Mapping[str, tuple[int, int]] | None = None,
 ) -> LiveStream:
     """The stream of this declaration: a new one, or the existing one if it was declared in the same
     way.
@@ -81,9 +81,11 @@ def declare_stream(
             "and the head file know the old stream by it. Declare the new stream under another "
             "name"
         )
-    if declaration.carry_caps:
+    if declaration.carry_caps and waits_for != FILES:
         raise ParameterError(
-            "carry_caps is for `evercount release` with a state file: a store carries no caps over"
+            "carry_caps is kept by `evercount release`, with a state file or a store: a service, "
+            "Spark and `consume` hand no caps on from one stream to the next. Omit it; budgets of "
+            "streams over the same persons then add up"
         )
     existing = store.streams.get(declaration.name)
     if existing is not None:
@@ -101,16 +103,17 @@ def declare_stream(
     # as it is read back: the start is part of the noise's key
     settled = settled.started(instant_of(start))
     schedule = settled.schedule
-    if not schedule.manual and schedule.tick_of(instant_of(now)) > MOST_MISSED:
+    clocked = not schedule.manual and waits_for != FILES
+    if clocked and schedule.tick_of(instant_of(now)) > MOST_MISSED:
         raise ParameterError(
             f"start lies more than {MOST_MISSED} ticks in the past: start the stream later"
         )
     secret = secret or Secret.generate()
-    stream = settled.build(secret=secret)
+    stream = settled.build(secret=secret, inherited_caps=inherited_caps)
     line = Spending(settled.name, stream.cost, settled.public)
-    identity = bytes.fromhex(identify(stream, settled.noise_secret(secret)))
+    identity = bytes.fromhex(stream.identity)
     try:
-        _refuse_twin(store, identity)
+        refuse_twin(store, identity)
         refuse_beyond_cap(store.database, line)
     except EvercountError:
         stream.close()
@@ -159,8 +162,11 @@ def declare_stream(
             (schema.ledger, {"cost": json.dumps(line.cost.to_dict()), "spent": time.time()}),
         ):
             connection.execute(insert(table).values(stream=number, **row))
+        if settled.earliest is not None:
+            first = json.dumps([settled.chain_name, settled.earliest])
+            write_fact(connection, f"first {number}", first)
         if before_commit is not None:
-            before_commit(live)
+            before_commit(connection, live)
     store.streams[declaration.name] = live
     store.heads.spend(line, identity)
     store.write_head()
@@ -197,7 +203,7 @@ def change_late_rules(store: Store, live: LiveStream, wanted: StreamDeclaration)
     live.declaration = live.declaration.with_rules(**rules)
 
 
-def _refuse_twin(store: Store, identity: bytes) -> None:
+def refuse_twin(store: Store, identity: bytes) -> None:
     """Refuse a stream that would have the noise of another one of this store. This store has one
     writer: us."""
     twin = store.database.read(find, schema.noise_identities, "stream", identity=identity)
@@ -226,12 +232,16 @@ def load_live(connection: Connection, row: Any, sealer: Sealer) -> LiveStream:
     state = row_of(schema.states)
     blob = sealer.open(state["sealed"], "state", number, state["tick"])
     try:
-        stored = StoredStream(number, declared(row, lambda: unpack(blob)["factorization"]))
+        stored = StoredStream(number, declared(row))
     except SnapshotError as error:
         raise StoreError(
             "the state of a stream cannot be restored", f"{row['name']!r}: {error}"
         ) from None
     declaration = with_late_rules(connection, stored)
+    first = read_fact(connection, f"first {number}")
+    if first is not None:
+        name, earliest = json.loads(first)
+        declaration = declaration._follows(earliest, name)
     if not states(row_of(schema.ledger)["cost"], declaration):
         raise StoreError(
             "the ledger states another budget or time range than a stream was declared with",
@@ -287,6 +297,7 @@ def load_live(connection: Connection, row: Any, sealer: Sealer) -> LiveStream:
     live.successor = find(connection, schema.renewals, "successor", stream=number)
     live.follows = find(connection, schema.renewals, "stream", successor=row["name"]) is not None
     live.waiting = find(connection, schema.waiting_streams, "reason", stream=number)
+    live.moving = read_fact(connection, f"moving {number}")
     return live
 
 

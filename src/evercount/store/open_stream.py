@@ -21,13 +21,14 @@ from evercount._validate import IntArray
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.schedule import SECOND, format_utc, instant_of
 from evercount.declarations.settle import Settled
-from evercount.declarations.view_names import TickMark
+from evercount.declarations.tick_marks import TickMark
 from evercount.engine.stream import Stream
 from evercount.errors import (
     Conflict,
     EventRefused,
     HorizonReached,
     InputError,
+    StoreError,
     StreamStopped,
     TooEarly,
 )
@@ -163,6 +164,7 @@ class LiveStream(StoredStream):
     early: set[int] = field(default_factory=set)
     # whether it goes on for another stream: events before its start were that one's, and late
     follows: bool = False
+    moving: str | None = None  # the state file that it is moving to
     stopped: str | None = None  # why the stream cannot go on, when it cannot
 
     @property
@@ -234,6 +236,15 @@ class LiveStream(StoredStream):
             raise Conflict(
                 f"stream {self.name!r} is fed by `evercount release --db`, which counts files: it "
                 "takes no events here"
+            )
+
+    def check_not_moving(self) -> None:
+        """Refuse to go on with a stream that another place may have by now."""
+        if self.moving is not None:
+            raise StoreError(
+                f"stream {self.name!r} of the store is moving to the state file {self.moving}: "
+                "finish that with `state` and without `db`, or, if that file is lost, retire the "
+                "stream"
             )
 
     def check_open(self, now: float) -> None:

@@ -21,7 +21,8 @@ from evercount._safe_files import open_private, refuse_link, sync_folder
 from evercount._validate import FloatArray, IntArray
 from evercount.declarations.schedule import format_utc
 from evercount.declarations.settle import Settled
-from evercount.declarations.view_names import TickMark, next_spans, view_table, with_marks
+from evercount.declarations.tick_marks import TickMark, with_marks
+from evercount.declarations.view_names import next_spans, view_table
 from evercount.engine.add_keys import with_joined
 from evercount.engine.build import RUNNING
 from evercount.engine.release_table import ReleaseTable
@@ -48,6 +49,7 @@ from evercount.store.rollback_guard import Head, HeadFile, Quarantine
 from evercount.store.sealing import Sealer
 from evercount.store.spending import describe_ledger, read_cap, read_spendings, retired_rows, states
 from evercount.store.stored_releases import (
+    NUMBERS_PER_TABLE,
     declared,
     find_stream,
     genesis,
@@ -66,7 +68,6 @@ from evercount.store.stored_releases import (
 
 PROBE = b"evercount store"
 TICKS_PER_PAGE = 200
-NUMBERS_PER_TABLE = 50_000  # cells times ticks that are read at a time when all releases are read
 
 
 class Reading:

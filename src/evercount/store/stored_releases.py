@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import repeat
 from typing import Any
@@ -17,8 +17,7 @@ from sqlalchemy import Connection, func, select
 from evercount._validate import FloatArray
 from evercount.declarations.schedule import instant_of
 from evercount.declarations.settle import Settled
-from evercount.declarations.view_names import TickMark
-from evercount.engine.build import Spec
+from evercount.declarations.tick_marks import TickMark
 from evercount.engine.release_table import ReleaseTable
 from evercount.engine.revisions import by_day
 from evercount.errors import StoreError
@@ -30,6 +29,9 @@ from evercount.store.database import (
     rows_of,
 )
 from evercount.store.open_stream import StoredStream
+
+# numbers that are read at a time when many are read
+NUMBERS_PER_TABLE = 50_000
 
 
 def read_marks(connection: Connection, stream: int) -> tuple[TickMark, ...]:
@@ -165,12 +167,9 @@ def public_keys_of(connection: Connection, stream: int) -> list[tuple[str, int]]
     return [(row.label, row.since) for row in rows]
 
 
-def declared(row: Any, of_stream: Callable[[], Spec] | None = None) -> Settled:
-    """The declaration of a row of `streams`; `of_stream` is for rows that do not name their
-    noise."""
-    return Settled.from_dict(json.loads(row["declaration"]), of_stream).started(
-        instant_of(row["start"])
-    )
+def declared(row: Any) -> Settled:
+    """The declaration of a row of `streams`."""
+    return Settled.from_dict(json.loads(row["declaration"])).started(instant_of(row["start"]))
 
 
 def with_late_rules(connection: Connection, one: StoredStream) -> Settled:
@@ -202,3 +201,21 @@ def read_joined(connection: Connection, stream: int) -> Joined:
         (after, [tuple(key) if isinstance(key, list) else key for key in keys])
         for after, keys in listed
     ]
+
+
+def read_values(connection: Connection, stream: int, ticks: range, cells: int) -> FloatArray:
+    """The published numbers of the first cells at some ticks, shape (ticks, cells): no errors.
+
+    It reads what is needed and no more. NaN for a key that was not public yet.
+    """
+    table = schema.releases
+    values = np.full((len(ticks), cells), np.nan)
+    if not len(ticks):
+        return values
+    columns = select(table.c.tick, table.c.cell, table.c.value)
+    chosen = columns.where(having(table, stream=stream, tick=ticks))
+    for part in connection.execute(chosen).partitions(NUMBERS_PER_TABLE):
+        rows = np.asarray([tuple(row) for row in part], np.float64)
+        tick, cell = rows[:, :2].astype(np.int64).T
+        values[tick - ticks.start, cell] = rows[:, 2]
+    return values

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import wait
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -22,16 +22,16 @@ from evercount._validate import check_public_text
 from evercount.declarations.cautions import declares_again
 from evercount.declarations.schedule import instant_of
 from evercount.declarations.settle import Settled
-from evercount.declarations.view_names import NEXT, TickMark, check_mark
+from evercount.declarations.tick_marks import FOR_EVER, NEXT, TickMark, check_mark
 from evercount.engine.add_keys import label_of
 from evercount.engine.stream import Stream
 from evercount.engine.views import check_carries
-from evercount.errors import AlreadyReleased, Conflict, ParameterError, TooLarge
+from evercount.errors import AlreadyReleased, Conflict, ParameterError, StoreError, TooLarge
 from evercount.privacy import compose
 from evercount.privacy.guarantee_text import stated_promise
 from evercount.store import schema
-from evercount.store.database import change, remove, rows_of, write_fact
-from evercount.store.declare_stream import MOST_CELLS
+from evercount.store.database import change, find, remove, rows_of, write_fact
+from evercount.store.declare_stream import MOST_CELLS, BeforeCommit
 from evercount.store.open_stream import (
     HISTORY,
     StoredStream,
@@ -45,9 +45,6 @@ from evercount.store.stored_releases import read_joined, read_marks
 if TYPE_CHECKING:
     from evercount.store.open_stream import LiveStream
     from evercount.store.writer import Store
-
-
-FOR_EVER = 2**40  # the last tick of a key that is not shown again
 
 
 def join_keys(store: Store, name: str, keys: Sequence[Any]) -> list[str]:
@@ -228,6 +225,8 @@ def renew_stream(
     horizon: int | None = None,
     new_name: str | None = None,
     carry_totals: bool = False,
+    inherited_caps: Mapping[str, tuple[int, int]] | None = None,
+    before_commit: BeforeCommit | None = None,
 ) -> LiveStream:
     """Declare the stream that goes on when the horizon of this one ends; the same call again finds
     it.
@@ -256,7 +255,13 @@ def renew_stream(
             raise Conflict(f"stream {name!r} is already renewed: {live.successor!r} continues it")
         return successor
     following = declaration.renewed(horizon, new_name or next_name(name))
-    successor = store.declare(following, now, waits_for=live.waiting or HISTORY)
+    successor = store.declare(
+        following,
+        now,
+        waits_for=live.waiting or HISTORY,
+        inherited_caps=inherited_caps,
+        before_commit=before_commit,
+    )
     with store.database.transaction() as connection:
         connection.execute(insert(schema.renewals).values(stream=live.id, successor=successor.name))
         if carry_totals:
@@ -272,6 +277,28 @@ def last_of_renewals(store: Store, name: str) -> LiveStream:
     while live.successor is not None:
         live = store.find(live.successor)
     return live
+
+
+def newest_of(store: Store, name: str) -> LiveStream | None:
+    """The end of the chain of renewals of a stream; None if the store has no such stream."""
+    if store.name_is_spent(name):
+        raise StoreError(
+            f"stream {name!r} of the store is retired: give the new stream another `name`"
+        )
+    return last_of_renewals(store, name) if name in store.streams else None
+
+
+def identities_of(store: Store, live: LiveStream) -> list[str]:
+    """What tells the noise of a stream from that of all others, and that of the streams that it
+    goes on for; its own first."""
+    before = {one.successor: one for one in store.streams.values() if one.successor is not None}
+    identities = []
+    one: LiveStream | None = live
+    while one is not None:
+        own = store.database.read(find, schema.noise_identities, "identity", stream=one.id)
+        identities.append(own.hex())
+        one = before.get(one.name)
+    return identities
 
 
 SECRET_TABLES = (
@@ -345,7 +372,7 @@ def retire_stream(
         following = successor_of(stream.declaration, successor, now)
         _check_successor(store, ended, following, {name: _until(stream)})
     if ended is None or ended.ending != "retired":
-        ended = _retire(store, stream, reason or "retired by the operator")
+        ended = _retire(store, stream, reason or "retired by the operator", _until(stream))
     if following is None:
         return ended, None
     # it may be there after an interruption
@@ -402,13 +429,20 @@ def _check_successor(
     refuse_beyond_cap(store.database, line, ending if ended is None else None)
 
 
-def _retire(store: Store, stream: StoredStream, reason: str) -> StoredStream:
-    """Delete all that could release another number of the stream, and keep its history."""
+def retire_moved(store: Store, live: LiveStream, reason: str) -> StoredStream:
+    """Retire a stream that goes on elsewhere. It is charged in full: it counts what happens after
+    its last tick here, too."""
+    return _retire(store, live, reason, None)
+
+
+def _retire(store: Store, stream: StoredStream, reason: str, until: int | None) -> StoredStream:
+    """Delete all that could release another number of the stream, and keep its history. It has
+    published nothing from the instant `until` on."""
     name = stream.name
     live = stream.live
     if live is not None and live.ahead is not None:
         wait([live.ahead])
-    facts = {"guarantee": stream.guarantee, "readable": stream.readable, "until": _until(stream)}
+    facts = {"guarantee": stream.guarantee, "readable": stream.readable, "until": until}
     with store.database.transaction() as connection:
         row = {"name": name, "stream": stream.id, "moment": time.time(), "reason": reason}
         connection.execute(insert(schema.retired).values(**row, facts=json.dumps(facts)))

@@ -7,7 +7,7 @@ What `Store` has confirmed survives any crash. Nothing can be changed through a 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, NoReturn
@@ -17,12 +17,13 @@ from sqlalchemy import Connection, delete
 
 from evercount.engine.arrivals import Arrivals
 from evercount.engine.close_ticks import TickEvents, TickTotals, close_ticks
+from evercount.engine.release_table import ReleaseTable
 from evercount.engine.stream import Stream
 from evercount.errors import Conflict, EvercountError, ParameterError, StoreError, StreamStopped
 from evercount.noise import Secret, random_bytes
 from evercount.store import schema
 from evercount.store.accept_totals import SourceBatch, take_batch
-from evercount.store.closing_ticks import DueTicks, Run, close_by_shards, make_ready, write_ticks
+from evercount.store.closing_ticks import ClosingTicks, DueTicks, Run, close_by_shards, make_ready
 from evercount.store.commit_batches import GroupCommit
 from evercount.store.database import Database, read_fact, remove, rows_of, write_fact
 from evercount.store.declare_stream import declare_stream, load_live, load_retired
@@ -50,6 +51,12 @@ REMEMBER_SECONDS = 30 * 86400.0  # how long an idempotency key is remembered
 FORGET_SECONDS = 60.0  # how often keys that are older are looked for
 # numbers that one transaction releases when missed ticks are closed together
 NUMBERS_PER_COMMIT = 50_000
+
+
+def exhaust(tables: Iterable[ReleaseTable]) -> None:
+    """Release tables that nobody else is waiting for."""
+    for _ in tables:
+        pass
 
 
 class NoiseAhead:
@@ -275,36 +282,37 @@ class Store(Reading):
         live: LiveStream,
         given: TickTotals | TickEvents,
         closed_at: float,
+        publish: Callable[[Iterator[ReleaseTable]], object],
         also: Callable[[Connection], object],
     ) -> None:
         """Release the next ticks from what was counted in files, in one transaction with what
-        `also` writes.
+        `also` writes. `publish` is given the released tables one by one, before the commit.
 
         **Guarantee.** As `close_ticks`; and a run of files has happened whole or not at all. Test:
         tests/files/test_run_state.py::test_killed_at_every_step_into_a_store.
         """
-        self._release(live, closed_at, lambda _: DueTicks.given(live, given), also)
+        live.check_not_moving()
+        self._release(live, closed_at, lambda _: DueTicks.given(live, given), publish, also)
 
     def _release(
         self,
         live: LiveStream,
         closed_at: float,
         read: Callable[[Connection], DueTicks],
+        publish: Callable[[Iterator[ReleaseTable]], object] = exhaust,
         also: Callable[[Connection], object] | None = None,
     ) -> None:
         """Release ticks, and bring the live stream to what is committed, or back to what was
         before."""
         if live.ahead is not None:
             wait([live.ahead])  # what went wrong there goes wrong again below
-        head = live.head
-        labels = live.labels
+        closing = ClosingTicks(live.head, live.labels)
         try:
             with self.database.transaction() as connection:
                 due = read(connection)
-                for table in close_ticks(
-                    live.stream, due.totals, live.declaration.schedule.starts_of
-                ):
-                    head, labels = write_ticks(connection, live, table, closed_at, head, labels)
+                starts = live.declaration.schedule.starts_of
+                tables = close_ticks(live.stream, due.totals, starts)
+                publish(closing.written(connection, live, tables, closed_at))
                 blob = live.stream.snapshot()
                 live.write_state(connection, live.stream.tick, blob)
                 due.write(connection, live, live.stream.tick)
@@ -317,7 +325,7 @@ class Store(Reading):
             if isinstance(error, EvercountError) and not isinstance(error, StoreError):
                 live.stopped = "the tick cannot be released; see the log of the service"
             raise
-        live.take_over(blob, head, labels, due.moved_sums, due.moved_events)
+        live.take_over(blob, closing.head, closing.labels, due.moved_sums, due.moved_events)
         self.write_head(live)
 
     def hides(self, name: str) -> bool:
@@ -401,7 +409,7 @@ def _watched(row: Any, tick: int, sealer: Sealer) -> LiveStream:
     is never stepped."""
     declaration = declared(row)
     secret = Secret.generate()
-    stream = declaration.build(secret=secret)
+    stream = declaration.build(secret=secret, inherited_caps={})
     return LiveStream(
         row["id"],
         declaration,
