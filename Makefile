@@ -87,6 +87,7 @@ reproduce-full: $(STAMP)  ## every number of docs/paper.md and docs/theory.md, a
 lint: $(STAMP)  ## ruff, mypy --strict, import-linter, workflows [2 min; 10 s once mypy has a cache]
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/ruff check --preview --select PLR1702 .
 	$(BIN)/mypy --num-workers 2 || $(BIN)/mypy  # on a busy machine workers may start too late
 	$(BIN)/lint-imports
 	$(MAKE) --no-print-directory workflows

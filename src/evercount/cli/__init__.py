@@ -70,6 +70,12 @@ def _store() -> Made:
     return {"store": store}
 
 
+def _where() -> Made:
+    from evercount.cli.where_command import where
+
+    return {"where": where}
+
+
 COMMANDS: dict[str, Callable[[], Made]] = {
     "plan": _plan,
     "release": _release,
@@ -82,6 +88,7 @@ COMMANDS: dict[str, Callable[[], Made]] = {
     "bench": _showcase,
     "example": _showcase,
     "store": _store,
+    "where": _where,
     "streams": _client,
     "tokens": _client,
     "audit": _audit,

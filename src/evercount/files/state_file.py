@@ -230,7 +230,8 @@ class StateFile(Keeper):
             state = replace(state, output=(output.path.name, digest_of(output.pending)))
         self.state = state
         self._write()
-        if output is not None and output.state_path != self.path:
+        beside = output is not None and output.state_path == self.path
+        if output is not None and not (beside and output.read_marker() is None):
             with self.open_stream() as stream:
                 output.write_marker(
                     Marker(stream.identity, f"the state file {self.path.absolute()}")
