@@ -178,7 +178,7 @@ def test_a_reused_secret_would_reveal_the_data(
     store = started(tmp_path / "a.db")
     first = close_and_read(store, store.find("one"), 1, 0.0)[0]["values"]
     retire_stream(store, "one", 0.0)
-    monkeypatch.setattr(declare_stream, "_refuse_twin", lambda *_: None)
+    monkeypatch.setattr(declare_stream, "refuse_twin", lambda *_: None)
     live = store.declare(declared(name="two"), 0.0, SECRET)
     store.close_ticks(live, 2, 0.0)
     second = close_and_read(store, live, 1, 0.0)[0]["values"]

@@ -75,18 +75,7 @@ def declare_stream(
     budget, horizon, start, ticks and columns: they would have the same noise, and the difference of
     their releases would be that of their data. Test: `tests/store/test_store_secrets.py`.
     """
-    if store.name_is_spent(declaration.name):
-        raise Conflict(
-            f"stream {declaration.name!r} has ended, and its name cannot be used again: readers "
-            "and the head file know the old stream by it. Declare the new stream under another "
-            "name"
-        )
-    if declaration.carry_caps and waits_for != FILES:
-        raise ParameterError(
-            "carry_caps is kept by `evercount release`, with a state file or a store: a service, "
-            "Spark and `consume` hand no caps on from one stream to the next. Omit it; budgets of "
-            "streams over the same persons then add up"
-        )
+    _check_allowed(store, declaration, waits_for)
     existing = store.streams.get(declaration.name)
     if existing is not None:
         _declare_again(store, existing, declaration, shards)
@@ -174,6 +163,22 @@ def declare_stream(
         cut_stream(store, live, shards)
     store.noise_ahead.draw_block(live)
     return live
+
+
+def _check_allowed(store: Store, declaration: StreamDeclaration, waits_for: str | None) -> None:
+    """Refuse the name of a stream that has ended, and caps that nobody hands on."""
+    if store.name_is_spent(declaration.name):
+        raise Conflict(
+            f"stream {declaration.name!r} has ended, and its name cannot be used again: readers "
+            "and the head file know the old stream by it. Declare the new stream under another "
+            "name"
+        )
+    if declaration.carry_caps and waits_for != FILES:
+        raise ParameterError(
+            "carry_caps is kept by `evercount release`, with a state file or a store: a service, "
+            "Spark and `consume` hand no caps on from one stream to the next. Omit it; budgets of "
+            "streams over the same persons then add up"
+        )
 
 
 def _declare_again(
