@@ -184,7 +184,7 @@ def exit_codes_page() -> str:
 
 def metrics_page() -> str:
     """Every metric of the service with its type, its labels, its meaning and who may read it."""
-    from evercount.service.every_request import REMEMBERED, Requests
+    from evercount.service.every_request import RECENT_BATCHES, Requests
     from evercount.service.metrics import admin_metrics, exposition, public_metrics
     from evercount.service.runtime import MOST_GAUGES
 
@@ -221,7 +221,10 @@ def metrics_page() -> str:
                 f"`evercount_released_std` are there for public streams of at most {MOST_GAUGES} "
                 "cells."
             ),
-            f"`evercount_accept_seconds` has quantiles of the last {REMEMBERED} accepted batches.",
+            (
+                "`evercount_accept_seconds` has quantiles of the last "
+                f"{RECENT_BATCHES} accepted batches."
+            ),
             (
                 "How the service hides single events from its metrics is described in "
                 "[Security](../security.md)."

@@ -50,7 +50,10 @@ def read_secret_file(what: str, path: Path, *, links: bool = True) -> str:
     read. Root may give the file to a group or by an access list, which systemd does with
     credentials and which looks like a group here. Nothing of the text is in a message."""
     try:
-        handle = os.open(path, os.O_RDONLY) if links else open_private(path, os.O_RDONLY)
+        if links:
+            handle = os.open(path, os.O_RDONLY)
+        else:
+            handle = open_private(path, os.O_RDONLY)
         with os.fdopen(handle, encoding="utf-8") as content:
             facts = os.fstat(content.fileno())
             if not stat.S_ISREG(facts.st_mode):
@@ -64,13 +67,14 @@ def read_secret_file(what: str, path: Path, *, links: bool = True) -> str:
 
 
 def _refuse_readers(what: str, path: Path, facts: os.stat_result) -> None:
+    """Refuse a file that others own or can read; the group of root's files may read."""
     mine = facts.st_uid == os.geteuid()
     if not mine and facts.st_uid != 0:
         raise ParameterError(
             f"{what} {path} must belong to the user who runs this program, or to root"
         )
-    if facts.st_mode & (0o077 if mine else 0o007):
-        remedy = "chmod 600" if mine else "chmod o="
+    others, remedy = (0o077, "chmod 600") if mine else (0o007, "chmod o=")
+    if facts.st_mode & others:
         raise ParameterError(f"other users can read or change {what} {path}: {remedy} {path}")
 
 
@@ -146,7 +150,10 @@ def disk_errors(what: str) -> Iterator[None]:
 def lock_exclusively(handle: int, wait: bool = False) -> None:
     """Lock an open file until its handle is closed. Where another handle has the lock: OSError at
     once, or `wait`."""
-    fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    operation = fcntl.LOCK_EX
+    if not wait:
+        operation |= fcntl.LOCK_NB
+    fcntl.flock(handle, operation)
 
 
 def sync_folder(path: Path) -> None:

@@ -17,7 +17,8 @@ import unicodedata
 from collections.abc import Sequence
 from decimal import ROUND_CEILING, Decimal, localcontext
 from numbers import Integral, Real
-from typing import Any, NoReturn, TypeAlias
+from types import NoneType
+from typing import Any, NoReturn, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -37,8 +38,14 @@ def check_kind(what: str, value: object, kinds: Any, example: str) -> None:
     named."""
     if not isinstance(value, kinds):
         raise ParameterError(
-            f"{what} must be a value such as {example}, got {type(value).__name__}"
+            f"{what} must be a {_kind_names(kinds)}, e.g. {example}, got {type(value).__name__}"
         )
+
+
+def _kind_names(kinds: Any) -> str:
+    """Name a type, or those of a union; None needs no name."""
+    types = get_args(kinds) or (kinds,)
+    return " or ".join(one.__name__ for one in types if one is not NoneType)
 
 
 def check_number(what: str, value: object) -> float:
@@ -74,9 +81,9 @@ def check_delta(value: object, *, pure: bool = False) -> float:
             "mechanisms offer it. Choose a small positive delta, for example 1e-10."
         )
     if not 0 < number < 1:
-        allowed = (
-            "0 (pure privacy) or more and below 1" if pure else "between 0 and 1, both excluded"
-        )
+        allowed = "between 0 and 1, both excluded"
+        if pure:
+            allowed = "0 (pure privacy) or more and below 1"
         raise ParameterError(f"delta must be {allowed}, got {value!r}")
     if number < 2.0**-1022:
         raise ParameterError(
@@ -136,6 +143,7 @@ def _constant(name: str) -> NoReturn:
 
 
 def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Make an object of its members; ValueError where a name occurs twice."""
     members = dict(pairs)
     if len(members) < len(pairs):
         twice = next(name for at, (name, _) in enumerate(pairs) if name in dict(pairs[:at]))
@@ -159,7 +167,8 @@ buffers."""
 
 def require_fits(cells: int, what: str, remedy: str) -> None:
     """Raise TooLarge when `cells` cells need more than half of the machine's memory."""
-    need, have = cells * BYTES_PER_CELL, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    need = cells * BYTES_PER_CELL
+    have = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if need > have // 2:
         raise TooLarge(
             f"{what} has {cells:,} cells and would need about {need / 2**30:,.1f} GiB; half of "
@@ -206,7 +215,9 @@ def csv_text(text: str) -> str:
     """A label as a CSV file holds it: with ' before =, +, -, @ and ', so that no spreadsheet runs
     it as a formula. Without its first character, where that is ', it is the label again. Test:
     tests/test_text_rules.py::test_labels_in_csv_run_nothing_and_can_be_read_back."""
-    return f"'{text}" if text[:1] in _RUN else text
+    if text[:1] in _RUN:
+        return f"'{text}"
+    return text
 
 
 def aligned(rows: Sequence[Sequence[str]], left: int = 0, gap: int = 2) -> list[str]:
@@ -243,6 +254,11 @@ def fault(text: str) -> str | None:
         kind = unicodedata.category(character)
         if kind in REFUSED:
             return f"holds U+{ord(character):04X}, {REFUSED[kind]}: remove it"
+    return _fault_of_form(text)
+
+
+def _fault_of_form(text: str) -> str | None:
+    """What is wrong with the ends of a public text, or with how it is composed."""
     if unicodedata.category(text[0]).startswith("M"):
         return (
             "begins with a combining mark, which joins the text before it: begin with another "
@@ -258,13 +274,17 @@ def fault(text: str) -> str | None:
 def displayable(text: str) -> str:
     """A text as it may be displayed: itself, or escaped where it breaks the rule, as a word of
     legal letters may."""
-    return text if fault(text) is None else escaped(text)
+    if fault(text) is None:
+        return text
+    return escaped(text)
 
 
 def escaped(text: str, *, quote: bool = False) -> str:
     r"""The text in printable ASCII, with \x, \u and \U escapes for all else."""
-    written = ascii(text)
-    return written if quote else written[1:-1]
+    quoted = ascii(text)
+    if quote:
+        return quoted
+    return quoted[1:-1]
 
 
 def finite(data: Any) -> Any:
@@ -273,4 +293,6 @@ def finite(data: Any) -> Any:
         return {key: finite(value) for key, value in data.items()}
     if isinstance(data, list | tuple):
         return [finite(value) for value in data]
-    return None if isinstance(data, float) and not math.isfinite(data) else data
+    if isinstance(data, float) and not math.isfinite(data):
+        return None
+    return data

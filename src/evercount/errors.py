@@ -12,8 +12,7 @@
     │   │                                and the first few
     │   ├── EventRefused                 one event of it is not; carries its place, so that it can
     │   │                                be renumbered
-    │   ├── LogUnreachable               a log that messages are read from does not answer: try
-    │   │                                again
+    │   ├── LogUnreachable               the message log is not responding: try again
     │   └── TooEarly                     an event lies in a tick that has not begun
     ├── HorizonReached                   a step past the declared horizon: the stream is unchanged
     │   └── PrecisionReached             no horizon, but the proved price of finite arithmetic ends
@@ -29,7 +28,7 @@
     │   ├── CatchingUp                   the stream closes ticks that it missed; carries when to try
     │   │                                again
     │   └── Busy                         too many requests wait for the store
-    ├── Problem                          an HTTP request is refused; carries the status of the
+    ├── HttpProblem                      an HTTP request is refused; carries the status of the
     │                                    answer
     ├── MessageRejected                  a message of a local-model client is malformed or out of
     │                                    range
@@ -129,10 +128,11 @@ class BadRows(InputError):
         self.bad = bad
         self.shown = shown
         listed = "".join(f"\n  {reject}" for reject in shown)
-        more = f"\n  … and {bad - len(shown)} more" if bad > len(shown) else ""
+        if bad > len(shown):
+            listed += f"\n  … and {bad - len(shown)} more"
+        rows = "row" if bad == 1 else "rows"
         super().__init__(
-            f"{name} has {bad} bad {'row' if bad == 1 else 'rows'}; nothing was "
-            f"published:{listed}{more}\n"
+            f"{name} has {bad} bad {rows}; nothing was published:{listed}\n"
             "Fix them, or skip them with `skip_bad`; `rejects` writes all of them, with what is in "
             "them, to a private file."
         )
@@ -153,7 +153,9 @@ class EventRefused(InputError):
     def __init__(
         self, number: int, reason: str, what: str = "event", where: str = "of this tick"
     ) -> None:
-        self.number, self.reason, self.what = number, reason, what
+        self.number = number
+        self.reason = reason
+        self.what = what
         super().__init__(f"{what} {number} {where} (from 0) {reason}")
 
     def numbered(self, number: int, where: str) -> EventRefused:
@@ -170,8 +172,7 @@ class EventRefused(InputError):
 
 
 class LogUnreachable(InputError):
-    """A log that messages are read from does not answer; nothing was lost, and a later try goes
-    on."""
+    """The message log is not responding; nothing was lost, and a later try continues."""
 
 
 class TooEarly(InputError):
@@ -250,7 +251,9 @@ class StoreError(EvercountError):
         Returns:
             The text. It must not be shown to clients.
         """
-        return f"{self} ({self.detail})" if self.detail else str(self)
+        if not self.detail:
+            return str(self)
+        return f"{self} ({self.detail})"
 
     exit_code = 5
 
@@ -285,7 +288,7 @@ class Busy(StoreError):
     """The writer takes no more requests for the moment; the text is public."""
 
 
-class Problem(EvercountError):
+class HttpProblem(EvercountError):
     """An HTTP request that is refused, with the status and the kind of error that its answer names.
 
     `remedy` says what the client can do; None leaves it to the status. `retry` is the number of
@@ -300,13 +303,11 @@ class Problem(EvercountError):
         remedy: str | None = None,
         retry: float | None = None,
     ) -> None:
-        self.status, self.kind, self.message, self.remedy, self.retry = (
-            status,
-            kind,
-            message,
-            remedy,
-            retry,
-        )
+        self.status = status
+        self.kind = kind
+        self.message = message
+        self.remedy = remedy
+        self.retry = retry
         super().__init__(message)
 
 
@@ -327,7 +328,8 @@ class ServiceRefused(EvercountError):
     exit_code = 8
 
     def __init__(self, message: str, status: int | None = None, events: int | None = None) -> None:
-        self.status, self.events = status, events
+        self.status = status
+        self.events = events
         super().__init__(message)
 
 
@@ -338,7 +340,9 @@ class MissingExtra(EvercountError, ImportError):
 
     def __init__(self, what: str, extra: str, *, package: bool = False) -> None:
         self.extra = extra
-        command = extra if package else f"'evercount[{extra}]'"
+        command = f"'evercount[{extra}]'"
+        if package:
+            command = extra
         super().__init__(
             f"{what} needs an optional part that is not installed: pip install {command}"
         )

@@ -25,8 +25,8 @@ from evercount.errors import Conflict, ParameterError
 from evercount.files.release_job import Job
 from evercount.files.release_run import release_file
 from evercount.noise import Secret
-from evercount.service.answers import Asked, read_view
 from evercount.service.read_events import read_batch
+from evercount.service.views import ViewRequest, read_view
 from evercount.store import Accepted, Store
 from evercount.store.accept_totals import SourceBatch
 from evercount.store.reader import Reading
@@ -240,7 +240,7 @@ def by_service(one: StreamDeclaration, folder: Path) -> list[tuple[Any, ...]]:
     assert all(int.from_bytes(key[1:8], "big") > TICKS - LAGS + 1 for key in known)
     assert bool(known) == (one.budget.unit == "user")
     if "last-3" in one.views:
-        view = read_view(store, live, Asked(view="last-3"), 10**6)
+        view = read_view(store, live, ViewRequest(view="last-3"), 10**6)
         library = one.build(secret=SECRET, replay=True).run(counted(one)).last(3)
         assert np.array_equal(view.numbers[:, 0], library.values)
         assert np.allclose(view.numbers[:, 1], library.std)

@@ -30,8 +30,8 @@ from evercount.files.release_run import release_file
 from evercount.files.view_files import view_path
 from evercount.noise import Secret
 from evercount.privacy import Enforced, guarantee_text
-from evercount.service.answers import Asked, read_view
 from evercount.service.read_events import read_batch
+from evercount.service.views import ViewRequest, read_view
 from evercount.store import Accepted, Store
 from stored import all_releases
 from tiers import soak_but
@@ -591,7 +591,9 @@ def read_store(one: Case, store: Store) -> Tables:
         found += [(release["tick"], start, *row) for row in named]
     assert found == exported
     assert store.verify(store.head) == []
-    views = {name: rows_of(read_view(store, live, Asked(view=name), 10**6)) for name in further}
+    views = {
+        name: rows_of(read_view(store, live, ViewRequest(view=name), 10**6)) for name in further
+    }
     return {main: found, **views}
 
 

@@ -28,7 +28,7 @@ OTHERS: dict[str, tuple[Any, ...]] = {
     "StoreError": ("locked", "by host a"),
     "Conflict": ("used before", "key k", 12),
     "CatchingUp": ("it closes ticks", 1.5),
-    "Problem": (409, "conflict", "used before", "Take another name.", 2.0),
+    "HttpProblem": (409, "conflict", "used before", "Take another name.", 2.0),
     "ServiceRefused": ("refused", 503, 7),
     "MissingExtra": ("Charts", "plot"),
 }

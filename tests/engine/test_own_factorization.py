@@ -203,8 +203,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "20 ticks and the stream 21",
     ),
     "pure": ({"budget": Budget(1.0, 0.0), "factorization": banded(20)}, "needs delta > 0"),
-    "matrices": ({"factorization": (np.tri(3), np.eye(3))}, r"such as .best. or Dense\(L, R\)"),
-    "a class": ({"horizon": 20, "factorization": Dense}, r"such as .best. or Dense\(L, R\)"),
+    "matrices": ({"factorization": (np.tri(3), np.eye(3))}, r"e\.g\. .best. or Dense\(L, R\)"),
+    "a class": ({"horizon": 20, "factorization": Dense}, r"e\.g\. .best. or Dense\(L, R\)"),
     "half a specification": (
         {"horizon": 2, "factorization": {"name": "x", "left": np.tri(2)}},
         "stored as",

@@ -26,7 +26,7 @@ from evercount.factorizations.blend import (
     round_root,
 )
 from evercount.factorizations.filter_numbers import PiecewiseLinear, Rational, dyadic_knots
-from evercount.factorizations.fit_blend import fit_blend
+from evercount.factorizations.fit_blend import _Model, _WeightedSearch, fit_blend
 from evercount.factorizations.participation import participation
 from evercount.factorizations.row_weighted import Weighted, Weights, bounded_columns
 from evercount.factorizations.view_norms import worst_view
@@ -384,6 +384,26 @@ def test_who_has_no_taps(views, q, period):
     fitted = fit_blend(views, 64, q, period)
     assert fitted.weights
     assert not fitted.taps
+
+
+@pytest.mark.parametrize("taps", [0, 6])
+def test_the_search_for_weights_follows_the_slope_of_its_loss(taps):
+    T = 64
+    search = _WeightedSearch(_Model(T, (1, T), 7), np.asarray([1.0, 5.0]), taps)
+    numbers = np.random.default_rng(5)
+    point = np.concatenate(
+        [numbers.normal(size=search.order), 0.1 * numbers.normal(size=10), np.full(taps, 0.8)]
+    )
+    _, gradient = search.loss(point, 100.0)
+    step = 1e-5
+    slopes = [
+        (search.loss(point + change, 100.0)[0] - search.loss(point - change, 100.0)[0]) / (2 * step)
+        for change in step * np.eye(len(point))
+    ]
+    np.testing.assert_allclose(gradient, slopes, rtol=1e-3, atol=1e-4)
+    wrong = gradient.copy()
+    wrong[search.order] *= 1.02
+    assert not np.allclose(wrong, slopes, rtol=1e-3, atol=1e-4)
 
 
 def test_who_has_no_weights():

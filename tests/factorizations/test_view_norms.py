@@ -89,7 +89,7 @@ def test_a_search_survives_that_others_are_forgotten(monkeypatch):
         def __setitem__(self, known, found):
             pass
 
-    monkeypatch.setattr(view_norms, "_found", Forgotten())
+    monkeypatch.setattr(view_norms, "_worst", Forgotten())
     assert worst_view(Balanced(32), 1) == view_norms._search(Balanced(32), 1, None)
 
 

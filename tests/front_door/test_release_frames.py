@@ -257,7 +257,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], dict[str, Any], type[EvercountError]
         lambda: FRAME,
         {"state": 5},
         ParameterError,
-        "`state` must be a value such as .daily.state., got int",
+        "`state` must be a str or PathLike, e.g. .daily.state., got int",
     ),
     "periods": (
         lambda: FRAME.assign(when=FRAME["when"].dt.to_period("D")),
@@ -305,49 +305,49 @@ REFUSED: dict[str, tuple[Callable[[], Any], dict[str, Any], type[EvercountError]
         lambda: FRAME,
         {"views": 7},
         ParameterError,
-        "`views` must be a value such as",
+        "`views` must be a Sequence, e.g. ",
     ),
     "views in a list": (
         lambda: FRAME,
         {"views": [["per-tick"]]},
         ParameterError,
-        "a name in `views` must be a value such as .last-7., got list",
+        "a name in `views` must be a str, e.g. .last-7., got list",
     ),
     "post-processing in a list": (
         lambda: FRAME,
         {"postprocess": [["integer"]]},
         ParameterError,
-        "a name in `postprocess` must be a value such as .integer., got list",
+        "a name in `postprocess` must be a str, e.g. .integer., got list",
     ),
     "post-processing": (
         lambda: FRAME,
         {"postprocess": 1},
         ParameterError,
-        r'must be a value such as \["integer',
+        r'must be a Sequence, e\.g\. \["integer',
     ),
     "no as a text": (
         lambda: FRAME,
         {"skip_bad": "no"},
         ParameterError,
-        "`skip_bad` must be a value such as True or False, got str",
+        "`skip_bad` must be a bool, e.g. True or False, got str",
     ),
     "digits": (
         lambda: FRAME,
         {"secret": "5a" * 32},
         ParameterError,
-        r"`secret` must be a value such as Secret\.generate\(\), got str",
+        r"`secret` must be a Secret, e\.g\. Secret\.generate\(\), got str",
     ),
     "a bar": (
         lambda: FRAME,
         {"progress": 5},
         ParameterError,
-        "`progress` must be a value such as print, got int",
+        "`progress` must be a Callable, e.g. print, got int",
     ),
     "a ledger": (
         lambda: FRAME,
         {"ledger": Ledger(Budget(1, 0))},
         ParameterError,
-        "`ledger` must be a value such as .daily.ledger",
+        "`ledger` must be a str or PathLike, e.g. .daily.ledger",
     ),
     "epsilon as a text": (
         lambda: FRAME,
@@ -368,7 +368,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], dict[str, Any], type[EvercountError]
         lambda: FRAME,
         {"declaration": "daily"},
         ParameterError,
-        r"such as declare\(.*, got str",
+        r"e\.g\. declare\(.*, got str",
     ),
 }
 
@@ -444,7 +444,7 @@ def stream(**options: Any) -> Any:
 
 NOT_ONE: Any = 5
 WRONG: dict[str, tuple[Callable[[], Any], str]] = {
-    "a plan of a number": (lambda: evercount.plan(NOT_ONE), r"such as declare\(.*, got int"),
+    "a plan of a number": (lambda: evercount.plan(NOT_ONE), r"e\.g\. declare\(.*, got int"),
     "a column of a table": (
         lambda: released(FRAME)["value"],
         r'for columns use table\.to_pandas\(\)\["value"\]',
@@ -464,10 +464,10 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
         'a file such as "daily.png" or into axes, got 5',
     ),
     "cells in a list": (lambda: stream().run([1]).per_tick().only(["count"]), "there is no cell"),
-    "a ledger's path": (lambda: stream(ledger="a"), r'such as Ledger\(path="all.ledger"\)'),
+    "a ledger's path": (lambda: stream(ledger="a"), r'e\.g\. Ledger\(path="all.ledger"\)'),
     "a secret's digits": (
         lambda: stream(secret="5a" * 32),
-        r"such as Secret\.generate\(\), got str",
+        r"e\.g\. Secret\.generate\(\), got str",
     ),
 }
 

@@ -23,7 +23,7 @@ from evercount import Budget, Count, DiscoveredKeys, Ledger, Stream
 from evercount.errors import BudgetExceeded, ParameterError
 from evercount.files.resume_run import compose_sentence
 from evercount.privacy import Cost, compose, composition
-from evercount.privacy.composition import Meeting, least_epsilon, numeric_at
+from evercount.privacy.composition import Overlap, least_epsilon, numeric_at
 from evercount.store import Store, StreamDeclaration
 
 Entry = tuple[Budget, float]
@@ -116,7 +116,7 @@ def test_unlisted_keys_among_many_streams() -> None:
     assert leaking_delta(many, [keys], whole.epsilon * 0.999) > whole.delta
     assert true_delta([*many, keys], whole.epsilon) > whole.delta
     mu = math.sqrt(29) * Budget(1.0, 1e-6).mu
-    silent = least_epsilon(mu, Fraction(1), whole.delta, Meeting((), ()))
+    silent = least_epsilon(mu, Fraction(1), whole.delta, Overlap((), ()))
     assert silent is not None
     assert leaking_delta(many, [keys], silent) > whole.delta
 
@@ -199,7 +199,7 @@ def test_a_rule_that_forgets_the_numerical_error_is_caught() -> None:
     """Negative control: the same oracle refuses ε of the ideal mechanisms at the whole δ."""
     entries = [(Budget(1.0, 1e-6), 4e-7)] * 2
     wrong = least_epsilon(
-        math.sqrt(2) * Budget(1.0, 1e-6).reserve(4e-7).mu, Fraction(0), 2e-6, Meeting((), ())
+        math.sqrt(2) * Budget(1.0, 1e-6).reserve(4e-7).mu, Fraction(0), 2e-6, Overlap((), ())
     )
     assert wrong is not None
     assert true_delta(entries, wrong) > 2e-6

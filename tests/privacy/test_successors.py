@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from evercount.errors import BudgetExceeded, ParameterError
 from evercount.privacy import Budget, Cost, Ledger, TimeRange, compose, gaussian, successor_text
 from evercount.privacy.composition import numeric_at
-from evercount.privacy.time_range import met_at_once
+from evercount.privacy.time_range import largest_overlaps
 
 Law = Callable[[tuple[int, ...], tuple[int, ...]], float]
 """The probability of the outputs so far, given the events of the ticks so far."""
@@ -415,7 +415,7 @@ def test_every_instant_is_in_a_set(known: list[TimeRange | None]) -> None:
             if one is None or (one.start <= instant and (one.end is None or instant < one.end))
         )
 
-    sets = met_at_once(known)
+    sets = largest_overlaps(known)
     instants = {meeting(instant) for instant in range(-1, 25)}
     assert all(any(found <= one for one in sets) for found in instants)
     assert set(sets) <= instants

@@ -6,7 +6,7 @@ import sqlite3
 from functools import partial
 from pathlib import Path
 
-from evercount.service.commit_loop import LogKeeper
+from evercount.service.log_keeper import LogKeeper
 from evercount.service.runtime import Service
 from evercount.store import Batch, Store, StreamDeclaration
 from serving import ADMIN, HEADERS, Postgres, served
@@ -46,7 +46,7 @@ def test_a_service_moves_its_log_while_it_writes(tmp_path: Path) -> None:
     store = Store(tmp_path / "a.db")
     store.declare(StreamDeclaration.from_dict(TABLE), 0.0)
     service = Service(store, admin=ADMIN)
-    service._log_keeper._pause = 0.001
+    service._log_keeper.pause = 0.001
     with served(service) as client:
         for _ in range(200):
             client.post("/v1/streams/one/events", json=[1], headers=HEADERS).raise_for_status()

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from evercount.errors import ParameterError, Problem
+from evercount.errors import HttpProblem, ParameterError
 from evercount.service.access import Access, Buckets, Limits, admin_token
 from evercount.service.runtime import Service
 from evercount.store import Store
@@ -195,12 +195,12 @@ def test_a_bucket_empties_and_fills() -> None:
     buckets = Buckets(rate=2.0, burst=3.0, most=2)
     for _ in range(3):
         buckets.take("a", now=0.0)
-    with pytest.raises(Problem) as caught:
+    with pytest.raises(HttpProblem) as caught:
         buckets.take("a", now=0.0)
     assert caught.value.status == 429
     buckets.take("b", now=0.0)
     buckets.take("a", now=0.5)
-    with pytest.raises(Problem):
+    with pytest.raises(HttpProblem):
         buckets.take("a", now=0.6)
     for number in range(50):
         buckets.take(f"c{number}", now=1.0)

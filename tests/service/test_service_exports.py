@@ -16,8 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
-from evercount.service import catch_up
-from evercount.service import routes as export
+from evercount.service import catch_up, exports
 from evercount.service.runtime import Service
 from evercount.store import Store
 from serving import ADMIN, HEADERS, served
@@ -92,11 +91,11 @@ def test_every_format_holds_every_release(client: httpx.Client, tmp_path: Path) 
         ]
         answers = {
             kind: client.get(f"/v1/streams/{name}/releases.{kind}?full_digits=true")
-            for kind in export.MEDIA_TYPES
+            for kind in exports.MEDIA_TYPES
         }
         for kind, answer in answers.items():
             assert answer.status_code == 200
-            assert answer.headers["content-type"] == export.MEDIA_TYPES[kind]
+            assert answer.headers["content-type"] == exports.MEDIA_TYPES[kind]
             assert f'filename="{name}.{kind}"' in answer.headers["content-disposition"]
         lines = list(csv.DictReader(io.StringIO(answers["csv"].text)))
         assert [
@@ -124,8 +123,8 @@ def rounded_up(std: float) -> float:
 def test_no_export_is_left_behind(
     client: httpx.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(export.tempfile, "tempdir", str(tmp_path))
-    for kind in export.MEDIA_TYPES:
+    monkeypatch.setattr(exports.tempfile, "tempdir", str(tmp_path))
+    for kind in exports.MEDIA_TYPES:
         client.get(f"/v1/streams/flu/releases.{kind}").raise_for_status()
     with client.stream("GET", "/v1/streams/wide/releases.csv"):
         pass  # a reader that goes away

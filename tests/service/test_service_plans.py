@@ -124,8 +124,8 @@ def test_a_service_that_stops_does_not_wait_for_plans(tmp_path: Path) -> None:
 def test_a_process_ends_while_a_plan_is_computed(programs: Programs) -> None:
     """What never ends does not keep the process: without that, this waits for ever."""
     code = (
-        "import threading; from evercount.service.answers import PlanQueue; queue = PlanQueue(1, "
-        "4, 4); began = threading.Event(); "
+        "import threading; from evercount.service.computations import ComputationQueue; "
+        "queue = ComputationQueue(1, 4, 4); began = threading.Event(); "
         "queue.submit('a', lambda: (began.set(), threading.Event().wait())); began.wait(); "
         "queue.close()"
     )

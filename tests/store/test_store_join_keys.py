@@ -14,7 +14,7 @@ from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.view_names import stack_rows
 from evercount.errors import ParameterError
 from evercount.noise import Secret
-from evercount.service.answers import Asked, read_view
+from evercount.service.views import ViewRequest, read_view
 from evercount.store import Batch, Reading, Store
 from evercount.store.open_stream import read_request
 from evercount.store.stream_life import hide_keys, join_keys
@@ -192,14 +192,14 @@ def test_removed_keys_are_not_shown(tmp_path: Path) -> None:
         True
     ] * 3
     live = store.find("s")
-    view = read_view(store, live, Asked(view="last-3"), 10**6)
+    view = read_view(store, live, ViewRequest(view="last-3"), 10**6)
     assert np.isnan(view.numbers[:, 0, 1]).all()
     assert store.verify(store.head) == []
     assert join_keys(store, "s", ["b"]) == ["b"]
     send(store, ["a", "b"], 1)
     assert ticks_of("b") == [1, 2, 6]
     plain = live.declaration.build(secret=SECRET, replay=True).run([["a", "b"]] * 6)
-    last = read_view(store, live, Asked(view="last-3"), 10**6).numbers[-1, 0]
+    last = read_view(store, live, ViewRequest(view="last-3"), 10**6).numbers[-1, 0]
     assert np.array_equal(last, plain.last(3).values[-1])
     assert store.verify(store.head) == []
     store.close()

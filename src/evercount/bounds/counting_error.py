@@ -235,7 +235,8 @@ def _both_kinds(
         ) -> float:
             return bound(T, epsilon, math.log(sizes[size]) if log else sizes[size])
 
-        names, place = ("T", "epsilon", size), f"Section 'Lower bounds', {where}"
+        names = ("T", "epsilon", size)
+        place = f"Section 'Lower bounds', {where}"
         yield Growth(
             name + ending, quantity, expression, names, condition + more, place, formula, caveat
         )
@@ -278,6 +279,7 @@ GROWTHS: dict[str, Growth] = {growth.name: growth for growth in _GROWTHS}
 
 
 def _psi(T: int) -> float:
+    """Compute the paper's Ψ for a number of ticks that is checked."""
     return float(psi_paper(check_count("T", T)))
 
 
@@ -302,7 +304,9 @@ def vector_error(T: int, multiplier: float, S: float, cells: int, beta: float = 
 
 def histogram_paper(T: int, multiplier: float, b: int, u: int) -> float:
     """The paper's row: C·Ψ(T)·√(b·ln(6uT)); its S = b is wrong for the replace adjacency."""
-    T, b, u = check_count("T", T), check_count("b", b), check_count("u", u)
+    T = check_count("T", T)
+    b = check_count("b", b)
+    u = check_count("u", u)
     return check_positive("multiplier", multiplier) * _psi(T) * math.sqrt(b * math.log(6 * u * T))
 
 
@@ -326,14 +330,17 @@ def graph_function(T: int, multiplier: float, S: float, beta: float = 1 / 3) -> 
 def words(U: int, length: int) -> int:
     """How many words of 1 to `length` letters there are over U letters: the cells of substrings and
     of episodes."""
-    U, length = check_count("U", U), check_count("length", length)
+    U = check_count("U", U)
+    length = check_count("length", length)
     return sum(U**i for i in range(1, length + 1))
 
 
 def substrings_paper(T: int, multiplier: float, U: int, length: int) -> float:
     """The paper's row: C·Ψ(T)·ℓ·√ln(6T·U^ℓ); its S = ℓ² is too small (true replace:
     ℓ(ℓ+1)(ℓ+2)/3)."""
-    T, U, length = check_count("T", T), check_count("U", U), check_count("length", length)
+    T = check_count("T", T)
+    U = check_count("U", U)
+    length = check_count("length", length)
     return (
         check_positive("multiplier", multiplier)
         * _psi(T)
@@ -345,7 +352,9 @@ def substrings_paper(T: int, multiplier: float, U: int, length: int) -> float:
 def substrings_paper_corollary(T: int, multiplier: float, U: int, length: int) -> float:
     """The paper's corollary, C·Ψ(T)·ℓ·√(ln(2U^ℓ)·ln(6T)): a product of logarithms where the table
     has one."""
-    T, U, length = check_count("T", T), check_count("U", U), check_count("length", length)
+    T = check_count("T", T)
+    U = check_count("U", U)
+    length = check_count("length", length)
     logs = math.log(2 * U**length) * math.log(6 * T)
     return check_positive("multiplier", multiplier) * _psi(T) * length * math.sqrt(logs)
 
@@ -361,7 +370,9 @@ def substrings(
 def episodes_paper(T: int, multiplier: float, U: int, length: int) -> float:
     """The paper's row: 2C·Ψ(T)·ℓ·√(U^{ℓ−1}·ℓ·ln(6T·U^ℓ)); one ℓ more than its proof, and the proof
     is invalid."""
-    T, U, length = check_count("T", T), check_count("U", U), check_count("length", length)
+    T = check_count("T", T)
+    U = check_count("U", U)
+    length = check_count("length", length)
     inside = U ** (length - 1) * length * math.log(6 * T * U**length)
     return 2 * check_positive("multiplier", multiplier) * _psi(T) * length * math.sqrt(inside)
 
@@ -369,7 +380,9 @@ def episodes_paper(T: int, multiplier: float, U: int, length: int) -> float:
 def episodes_paper_corollary(T: int, multiplier: float, U: int, length: int) -> float:
     """The paper's corollary, C·Ψ(T)·√(U^{ℓ−1}·ℓ·ln(2U^ℓ)·ln(6T)): 2ℓ smaller outside and a product
     of logarithms."""
-    T, U, length = check_count("T", T), check_count("U", U), check_count("length", length)
+    T = check_count("T", T)
+    U = check_count("U", U)
+    length = check_count("length", length)
     inside = U ** (length - 1) * length * math.log(2 * U**length) * math.log(6 * T)
     return check_positive("multiplier", multiplier) * _psi(T) * math.sqrt(inside)
 
@@ -384,7 +397,8 @@ def episodes(
 def cuts_paper(T: int, multiplier: float, s: int, p: int) -> float:
     """The paper's row: 3C·|S|·Ψ(T)·√((|S|+|P|)·ln(|S|+|P|)·ln(6T)), for every cut (S, P) with these
     sizes."""
-    s, p = check_count("s", s), check_count("p", p)
+    s = check_count("s", s)
+    p = check_count("p", p)
     inside = (s + p) * math.log(s + p) * math.log(6 * check_count("T", T))
     return 3 * check_positive("multiplier", multiplier) * s * _psi(T) * math.sqrt(inside)
 
@@ -404,7 +418,9 @@ def cuts(T: int, multiplier: float, S: float, n: int, s: int, p: int, beta: floa
     """The corrected row: every cut with sizes s and p in a graph of n nodes and every tick
     together."""
     # A union bound over the n!/(s!·p!·(n−s−p)!) choices and T ticks, with exact normal tails.
-    n, s, p = check_count("n", n), check_count("s", s), check_count("p", p)
+    n = check_count("n", n)
+    s = check_count("s", s)
+    p = check_count("p", p)
     if s + p > n:
         raise ParameterError(f"a cut of sizes {s} and {p} does not fit into {n} nodes.")
     choices = math.comb(n, s) * math.comb(n - s, p)

@@ -30,7 +30,8 @@ WEIGHTS = 64  # classes of the weight c
 # classes of stds per factor e, in the epochs up to 4096 ticks and in later ones
 STD_CLASSES = (100, 40)
 # tails of sums are computed at these steps, in stds, up to this one
-TABLE_STEP, TABLE_END = 1 / 256, 24.0
+TABLE_STEP = 1 / 256
+TABLE_END = 24.0
 NUMBERS = np.asarray([*np.arange(1, 5, 0.25), *np.arange(5, 8, 0.5), 8, 10, 12, 16, 20, 40])
 """V/2m² of a rest, V its variance and m its largest scale, counts as the next of these below:
 heavier tails.
@@ -40,9 +41,10 @@ m allow.
 """
 _TICKS_AT_ONCE = 1 << 16
 LEAST_VARIANCE = 1e-6  # at the end of an epoch there is no rest: it then counts as a small one
-ROOM, ABSOLUTE = 1 + 1e-9, 1e-11
-"""Far more than the rounding errors of doubles, relative and (where tails are subtracted)
-absolute."""
+ROOM = 1 + 1e-9
+"""Far more than the relative rounding errors of doubles."""
+ABSOLUTE = 1e-11
+"""Far more than the absolute ones, where tails are subtracted."""
 
 
 @lru_cache(maxsize=256)
@@ -63,10 +65,16 @@ def endless_radius(integers: bool, beta: float, ticks: int) -> float:
 
     # the logarithm is close to a straight line: secants find the place, and the last look decides
     before, h = (part * std * math.sqrt(2 * math.log(ticks / beta) + 1) for part in (0.9, 0.88))
-    e, f = excess(before), excess(h)
+    e = excess(before)
+    f = excess(h)
     for _ in range(20):
-        guess = h - f * (h - before) / (f - e) if f != e else h * (1.2 if f > 0 else 0.8)
-        before, e, h = h, f, min(max(guess, 0.7 * h), 1.4 * h)
+        if f != e:
+            guess = h - f * (h - before) / (f - e)
+        else:
+            guess = h * (1.2 if f > 0 else 0.8)
+        before = h
+        e = f
+        h = min(max(guess, 0.7 * h), 1.4 * h)
         if abs(h - before) < 5e-4 * h:
             break
         f = excess(h)
@@ -90,7 +98,8 @@ def _epoch_chance(integers: bool, epoch: int, inside: int, h: float) -> float:
     step = h / STEPS
     low, high, sums = _tail_sums(integers, epoch, inside, step)
     scales = 1 / EndlessBridge(integers).total_parts[: epoch + 1]
-    own, before = float(scales[-1]), scales[:-1]
+    own = float(scales[-1])
+    before = scales[:-1]
     far = max(2 * h, 16 * own)
     z = np.concatenate([np.linspace(0.0, h, STEPS + 1), np.geomspace(h, far, FAR + 1)[1:]])
     z_chance = np.exp(-z[:-1] / own) - np.exp(-z[1:] / own)  # of |Z|: with the mirror image
@@ -98,12 +107,16 @@ def _epoch_chance(integers: bool, epoch: int, inside: int, h: float) -> float:
     outside = math.exp(-far / own) + (
         2 * float(_cdf(before, np.asarray([-h]))[0]) if epoch else 0.0
     )
-    s_chance = np.diff(_cdf(before, np.asarray(s * step, np.float64))) if epoch else np.ones(1)
+    if epoch:
+        s_chance = np.diff(_cdf(before, np.asarray(s * step, np.float64)))
+    else:
+        s_chance = np.ones(1)
     # m = S + c·Z in steps: rows of `sums` begin at m = −3·STEPS, and beyond 3·STEPS nothing is
     # asked
     width = len(s_chance)
     total = np.zeros((len(z_chance), width))
-    upper, lower = int(s[-width]), int(s[0])
+    upper = int(s[-width])
+    lower = int(s[0])
     for c_low, c_high, row in zip(low, high, sums, strict=True):
         up = np.minimum(np.ceil(c_high * z[1:] / step * ROOM), 2 * STEPS).astype(np.int64)
         down = np.minimum(np.floor(c_low * z[:-1] / step / ROOM), 2 * STEPS).astype(np.int64)
@@ -128,7 +141,8 @@ def _tail_sums(
     sums = np.zeros((len(low), 6 * STEPS + 1))
     sums[:, 4 * STEPS :] = np.bincount(place, count)[:, np.newaxis]
     for number in np.unique(numbers):
-        table, here = _upper_tails(float(number)), np.flatnonzero(numbers == number)
+        table = _upper_tails(float(number))
+        here = np.flatnonzero(numbers == number)
         index = np.multiply.outer(1 / (std[here] * (TABLE_STEP * ROOM)), at)
         tails = table[np.minimum(index, len(table) - 1, out=index).astype(np.intp)]
         tails *= count[here, np.newaxis]
@@ -144,9 +158,12 @@ def _classes(
 ) -> tuple[FloatArray, FloatArray, IntArray, FloatArray, IntArray, FloatArray]:
     """Classes of ticks by the weight of the total: (least, largest weight), and their parts."""
     # Parts: (class, std of the rest rounded up, equal Laplace numbers, number of ticks).
-    bridge, classes = EndlessBridge(integers).tree(epoch), STD_CLASSES[epoch > 2]
-    low, high = np.full(WEIGHTS, 2.0), np.zeros(WEIGHTS)
-    keys, counts = [], []
+    bridge = EndlessBridge(integers).tree(epoch)
+    classes = STD_CLASSES[epoch > 2]
+    low = np.full(WEIGHTS, 2.0)
+    high = np.zeros(WEIGHTS)
+    keys = []
+    counts = []
     least = math.ceil(math.log(LEAST_VARIANCE) * (classes / 2))
     for start in range(1, inside + 1, _TICKS_AT_ONCE):
         weight, variance, largest = bridge.apart_from_total(
@@ -156,10 +173,8 @@ def _classes(
         np.minimum.at(low, bins, weight)
         np.maximum.at(high, bins, weight)
         none = variance <= LEAST_VARIANCE
-        variance, largest = (
-            np.where(none, LEAST_VARIANCE, variance),
-            np.where(none, LEAST_VARIANCE, largest),
-        )
+        variance = np.where(none, LEAST_VARIANCE, variance)
+        largest = np.where(none, LEAST_VARIANCE, largest)
         ratio = np.where(none, 1.0, variance / (2 * largest**2) * ROOM)
         numbers = np.maximum(np.searchsorted(NUMBERS, ratio, side="right") - 1, 0)
         size = np.ceil(np.log(variance) * (classes / 2)).astype(np.int64) - least
@@ -184,7 +199,8 @@ def _upper_tails(numbers: float) -> FloatArray:
     and the smaller one follows from those of n numbers, and of n − 1 and the smaller one.
     """
     stds = np.arange(round(TABLE_END / TABLE_STEP) + 1) * TABLE_STEP
-    count, square = math.floor(numbers), numbers % 1
+    count = math.floor(numbers)
+    square = numbers % 1
     equal = heaviest_tail(math.ceil(numbers), stds) / 2 * ROOM
     equal[0] = 1.0  # closer to 0 than one step
     if not square:

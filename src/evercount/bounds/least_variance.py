@@ -65,7 +65,8 @@ class _Dual:
     """Pairs (μ, V) for one ε, with the sums that the check needs."""
 
     def __init__(self, epsilon: float) -> None:
-        self.epsilon, self.growth = epsilon, math.expm1(min(epsilon, 700.0))
+        self.epsilon = epsilon
+        self.growth = math.expm1(min(epsilon, 700.0))
         self.most = _discrete_laplace(epsilon)
         steps = np.arange(max(8, math.ceil(60 / epsilon)) + 1)
         decay = np.exp(-epsilon * steps)
@@ -76,9 +77,11 @@ class _Dual:
     def bound(self, delta: float) -> float:
         """The largest V − 2μδ that the search finds."""
         reach = len(self.decay) - 3
-        low, high = -30.0, math.log(reach**2 / self.growth)
+        low = -30.0
+        high = math.log(reach**2 / self.growth)
         for _ in range(_ROUNDS):  # the value is concave in μ, so it has one hill
-            left, right = low + (high - low) * 0.382, low + (high - low) * 0.618
+            left = low + (high - low) * 0.382
+            right = low + (high - low) * 0.618
             if self.value(left, delta) < self.value(right, delta):
                 low = left
             else:
@@ -88,7 +91,8 @@ class _Dual:
     def value(self, log_cap: float, delta: float) -> float:
         """V − 2μδ for the largest V that passes with this μ."""
         cap = math.exp(log_cap)
-        low, high = 0.0, self.most
+        low = 0.0
+        high = self.most
         for _ in range(_ROUNDS):
             middle = (low + high) / 2
             if self.passes(cap, middle):

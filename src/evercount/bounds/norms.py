@@ -44,7 +44,9 @@ def over_ticks(
     if horizon is not None and ticks.size and ticks.max() > horizon:
         raise ParameterError(f"tick {int(ticks.max())} lies beyond the horizon {horizon}.")
     values = formula(ticks.ravel())
-    return float(values[0]) if ticks.ndim == 0 else values.reshape(ticks.shape)
+    if ticks.ndim == 0:
+        return float(values[0])
+    return values.reshape(ticks.shape)
 
 
 BINARY_FACTOR = math.pi * math.log2(math.e)
@@ -121,6 +123,7 @@ def landau(t: IntArray) -> FloatArray:
 
 
 def _gamma_hat(n: IntArray) -> FloatArray:
+    """Compute γ̂(n): by its sum for few terms, else by its series."""
     inverse = 1 / np.maximum(n, _SUMMED_TERMS).astype(np.float64)
     x = (math.pi * inverse) ** 2
     # 2·a_k·ζ(1−2k, ½)·(π/n)^{2k} for k = 1..4, where csc x = 1/x + Σ a_k x^{2k−1}:

@@ -150,10 +150,14 @@ def laplace_quantile(weight: int, beta: float) -> float:
         return -math.log(beta) / math.sqrt(2) * (1 + 1e-12)
     weight = min(weight, _NORMAL)
     std = math.sqrt(2 * weight)
-    low, high = 0.0, (math.log(2 / beta) + 2) * 2 + 10
+    low = 0.0
+    high = (math.log(2 / beta) + 2) * 2 + 10
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (middle, high) if laplace_tail(weight, middle * std) > beta else (low, middle)
+        if laplace_tail(weight, middle * std) > beta:
+            low = middle
+        else:
+            high = middle
     return high
 
 
@@ -206,8 +210,9 @@ def _factor(beta: float, weight: int) -> float:
     """The table's where it is for this β: SciPy, and the quantiles of a year of fresh noise, take
     half a second."""
     table = usual_factors()
-    known = table.laplace.get(weight) if beta == table.beta else None
-    return computed_factor(beta, weight) if known is None else known
+    if beta == table.beta and weight in table.laplace:
+        return table.laplace[weight]
+    return computed_factor(beta, weight)
 
 
 @dataclass(frozen=True)
@@ -288,7 +293,8 @@ def _groups(tree: PureFactorization, ticks: int) -> tuple[FloatArray, IntArray, 
         _, variance, largest = tree.laplace_errors(tree.suspects(ticks), 1.0)
         fewest = equal_numbers(variance, largest).min(keepdims=True)
         return np.sqrt(variance.max(keepdims=True)), fewest, np.asarray([float(ticks)])
-    at, each = np.arange(1, min(ticks, ALL_TICKS) + 1), np.ones(min(ticks, ALL_TICKS))
+    at = np.arange(1, min(ticks, ALL_TICKS) + 1)
+    each = np.ones(min(ticks, ALL_TICKS))
     if ticks > ALL_TICKS:  # errors of the hybrid only grow: the latest ticks stand for all
         at = np.unique(np.linspace(ticks // 2, ticks, ALL_TICKS).astype(np.int64))
         each = np.full(len(at), ticks / len(at))
@@ -319,8 +325,12 @@ def _union_radius(std: FloatArray, weight: IntArray, count: FloatArray, beta: fl
     low = 0.0
     high = float(std.max()) * laplace_quantile(1, min(beta / float(count.sum()), 0.5))
     while chance(high) > beta:
-        low, high = high, 2 * high
+        low = high
+        high = 2 * high
     while high - low > 1e-4 * high:
         middle = (low + high) / 2
-        low, high = (middle, high) if chance(middle) > beta else (low, middle)
+        if chance(middle) > beta:
+            low = middle
+        else:
+            high = middle
     return high

@@ -18,65 +18,65 @@ from evercount import __version__
 from evercount.errors import EvercountError, StoreError
 from evercount.front_door.missing_parts import missing_extra
 
-Made = dict[str, Any]
-"""Commands by name: functions, or groups of them."""
+CommandsByName = dict[str, Any]
+"""Functions, or groups of them."""
 
 
-def _audit() -> Made:
+def _audit() -> CommandsByName:
     from evercount.cli.audit_command import audit
 
     return {"audit": audit}
 
 
-def _client() -> Made:
+def _client() -> CommandsByName:
     from evercount.cli.client_commands import push, streams, tail, tokens
 
     return {"push": push, "streams": streams, "tail": tail, "tokens": tokens}
 
 
-def _plan() -> Made:
+def _plan() -> CommandsByName:
     from evercount.cli.plan_command import plan
 
     return {"plan": plan}
 
 
-def _release() -> Made:
+def _release() -> CommandsByName:
     from evercount.cli.release_command import release
 
     return {"release": release}
 
 
-def _serve() -> Made:
+def _serve() -> CommandsByName:
     from evercount.cli.serve_command import serve
 
     return {"serve": serve}
 
 
-def _showcase() -> Made:
+def _showcase() -> CommandsByName:
     from evercount.cli.showcase_commands import bench, example, reproduce
 
     return {"bench": bench, "example": example, "reproduce": reproduce}
 
 
-def _sources() -> Made:
+def _sources() -> CommandsByName:
     from evercount.cli.source_commands import consume, spark
 
     return {"consume": consume, "spark": spark}
 
 
-def _store() -> Made:
+def _store() -> CommandsByName:
     from evercount.cli.store_command import store
 
     return {"store": store}
 
 
-def _where() -> Made:
+def _where() -> CommandsByName:
     from evercount.cli.where_command import where
 
     return {"where": where}
 
 
-COMMANDS: dict[str, Callable[[], Made]] = {
+COMMANDS: dict[str, Callable[[], CommandsByName]] = {
     "plan": _plan,
     "release": _release,
     "serve": _serve,
@@ -98,13 +98,13 @@ COMMANDS: dict[str, Callable[[], Made]] = {
 
 @cache
 def _build(name: str) -> Any:
-    """One command: to read the options of all of them would take longer than most of them run."""
-    made = COMMANDS[name]()[name]
+    """Build one command: to read the options of all would take longer than most of them run."""
+    command = COMMANDS[name]()[name]
     alone = typer.Typer(rich_markup_mode=None)
-    if isinstance(made, typer.Typer):
-        alone.add_typer(made, name=name)
+    if isinstance(command, typer.Typer):
+        alone.add_typer(command, name=name)
     else:
-        alone.command(name)(made)
+        alone.command(name)(command)
     return typer.main.get_group(alone).commands[name]
 
 
@@ -118,22 +118,28 @@ class Commands(TyperGroup):
         self.commands = dict.fromkeys(COMMANDS)  # type: ignore[assignment]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        return _build(cmd_name) if cmd_name in COMMANDS else None
+        if cmd_name not in COMMANDS:
+            return None
+        return _build(cmd_name)
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except (ModuleNotFoundError, EvercountError) as raised:
-            error = (
-                raised
-                if isinstance(raised, EvercountError)
-                else missing_extra("this command", raised)
-            )
-            from evercount.cli.release_command import as_options
+        except EvercountError as error:
+            raise _refused(error) from None
+        except ModuleNotFoundError as error:
+            raise _refused(missing_extra("this command", error)) from None
 
-            said = error.for_operator() if isinstance(error, StoreError) else str(error)
-            typer.echo(f"error: {as_options(said)}", err=True)
-            raise typer.Exit(error.exit_code) from None
+
+def _refused(error: EvercountError) -> typer.Exit:
+    """Print an error as one line; return the exit of its kind."""
+    from evercount.cli.release_command import as_options
+
+    message = str(error)
+    if isinstance(error, StoreError):
+        message = error.for_operator()
+    typer.echo(f"error: {as_options(message)}", err=True)
+    return typer.Exit(error.exit_code)
 
 
 app = typer.Typer(

@@ -47,11 +47,18 @@ RootSecret = Annotated[
 
 
 def _secret(text: str | None) -> Secret:
-    return Secret.generate() if text is None else Secret.from_hex(text)
+    """Read the root secret; draw a fresh one if there is none."""
+    if text is None:
+        return Secret.generate()
+    return Secret.from_hex(text)
 
 
 def _show(report: Any, as_json: bool) -> None:
-    typer.echo(json.dumps(report.to_dict()) if as_json else report.summary())
+    """Print a report as JSON, or in words."""
+    if as_json:
+        typer.echo(json.dumps(report.to_dict()))
+    else:
+        typer.echo(report.summary())
 
 
 def _finish(*reports: Any) -> None:
@@ -100,19 +107,19 @@ def replay(
     if (query is None) == (program is None):
         raise ParameterError("name a query, or a program of your own with --program MODULE:NAME")
     if program is not None:
-        audited = find_program(program)
+        target = find_program(program)
     else:
         unit = unit_of(None, max_events, max_per_tick, max_ticks, period)
         budget = Budget(epsilon, delta, adjacency=cast(Any, adjacency), **unit)
-        asked = build_query(cast(str, query), parse(parameter))
+        built = build_query(cast(str, query), parse(parameter))
         halfway = (ticks // 2,) if restarts and ticks > 1 else ()
-        audited = open_door(
-            interface, asked, budget, parse_horizon(horizon or str(ticks)), factorization, halfway
+        target = open_door(
+            interface, built, budget, parse_horizon(horizon or str(ticks)), factorization, halfway
         )
     if examples is None:
         examples = 4 if program is None and interface == "spark" else 100
-    with progress_bar() as tell:
-        report = run_replay(audited, ticks, _secret(secret), examples, tell)
+    with progress_bar() as show:
+        report = run_replay(target, ticks, _secret(secret), examples, show)
     _show(report, json_output)
     _finish(report)
 
@@ -149,15 +156,16 @@ def mechanism(
     from evercount.audit.doors import LibraryProgram
     from evercount.audit.mechanism_grid import all_cases, chart, hardest_pair, run_case, summarise
 
-    asked, key = build_query(query, parse(parameter)), _secret(secret)
+    built = build_query(query, parse(parameter))
+    key = _secret(secret)
     reports: list[AttackReport] = []
 
-    def tell(report: AttackReport) -> None:
+    def add(report: AttackReport) -> None:
         reports.append(report)
         _show(report, json_output)
 
     if everything:
-        cases = list(all_cases(asked))
+        cases = list(all_cases(built))
         if factorization is not None:
             check_name(
                 "factorization",
@@ -169,14 +177,14 @@ def mechanism(
             for number, case in enumerate(cases):
                 show(case.label, number, len(cases))
                 # all share the false alarms
-                tell(run_case(case, runs, key, 1 - (1 - confidence) / len(cases)))
+                add(run_case(case, runs, key, 1 - (1 - confidence) / len(cases)))
         typer.echo(summarise(reports), err=json_output)
     else:
         budget = Budget(epsilon, delta, adjacency=cast(Any, adjacency))
-        program = LibraryProgram(asked, budget, parse_horizon(horizon or str(ticks)), factorization)
+        program = LibraryProgram(built, budget, parse_horizon(horizon or str(ticks)), factorization)
         with progress_bar() as show:
-            pair = hardest_pair(program, asked, ticks, key)
-            tell(
+            pair = hardest_pair(program, built, ticks, key)
+            add(
                 attack(
                     program, pair, runs, key, confidence, lambda done: show("runs", done, 2 * runs)
                 )
@@ -209,13 +217,13 @@ def sensitivity(
     """
     from evercount.audit.sensitivity import audit_sensitivity
 
-    asked = build_query(query, parse(parameter))
+    built = build_query(query, parse(parameter))
     names = factorization or ["balanced", "normalized", "square-root", "binary-tree", "fresh"]
     matrices = {name: build_factorization(name, ticks).dense(ticks)[1] for name in names}
-    with progress_bar() as tell:
+    with progress_bar() as show:
         report = audit_sensitivity(
-            asked, matrices, cast(Any, adjacency), ticks, budget=pairs, seed=seed, claimed=claimed,
-            progress=partial(tell, "pairs of streams"),
+            built, matrices, cast(Any, adjacency), ticks, budget=pairs, seed=seed, claimed=claimed,
+            progress=partial(show, "pairs of streams"),
         )  # fmt: skip
     _show(report, False)
     _finish(report)

@@ -25,6 +25,8 @@ from evercount.errors import ParameterError, ServiceRefused
 if TYPE_CHECKING:
     import httpx
 
+    from evercount.cli.http_client import PushedFile
+
 EVENTS_OF_A_BATCH = 500
 BYTES_OF_A_BATCH = 1_000_000  # the service takes twice as many
 ATTEMPTS = 8
@@ -52,7 +54,9 @@ def list_streams(
     answer = ask(url, token_file, "GET", "/v1/streams")
     rows = [["name", "query", "tick", "released", "state", "epsilon", "delta"]]
     for one in answer["streams"]:
-        released = str(one["released"]) + ("" if one["horizon"] is None else f"/{one['horizon']}")
+        released = str(one["released"])
+        if one["horizon"] is not None:
+            released += f"/{one['horizon']}"
         spent = [f"{one['budget'][name]:g}" for name in ("epsilon", "delta")]
         rows.append(
             [one["name"], one["query"]["name"], one["tick"], released, one["state"], *spent]
@@ -61,9 +65,11 @@ def list_streams(
 
 
 def _show(answer: Any, rows: list[list[str]], json_output: bool) -> None:
-    """An answer as JSON, or as a table."""
-    lines = [json.dumps(answer, indent=1)] if json_output else aligned(rows, left=len(rows[0]))
-    for line in lines:
+    """Print an answer as JSON, or as a table."""
+    if json_output:
+        typer.echo(json.dumps(answer, indent=1))
+        return
+    for line in aligned(rows, left=len(rows[0])):
         typer.echo(line.rstrip())
 
 
@@ -92,9 +98,9 @@ def note(
 
     It is published as it is: write nothing that you know only from the events.
     """
-    asked = {"first": first, "last": last, "text": text, "missing": missing}
-    made = ask(url, token_file, "POST", f"/v1/streams/{stream}/notes", json=asked)
-    typer.echo(f"noted on ticks {made['first']} to {made['last']} of {stream}", err=True)
+    new = {"first": first, "last": last, "text": text, "missing": missing}
+    stored = ask(url, token_file, "POST", f"/v1/streams/{stream}/notes", json=new)
+    typer.echo(f"noted on ticks {stored['first']} to {stored['last']} of {stream}", err=True)
 
 
 def tail(
@@ -108,10 +114,8 @@ def tail(
     restored."""
     with connected(url, token_file) as client:
         facts = answer_of(client.get(f"/v1/streams/{stream}"))
-        after, labels = (
-            max(0, facts["released"] - last),
-            [csv_text(label) for label in facts["labels"]],
-        )
+        after = max(0, facts["released"] - last)
+        labels = [csv_text(label) for label in facts["labels"]]
         writer = csv.writer(sys.stdout, lineterminator="\n")
         if not json_output:
             writer.writerow(("tick", "start", "cell", "value", "std", "low", "high"))
@@ -130,7 +134,7 @@ def tail(
 
 
 def _live(client: httpx.Client, stream: str, after: int) -> Iterator[dict[str, Any]]:
-    """Releases after a tick as they are made, each once; a lost connection is made again where it
+    """Yield releases after a tick as they are made, each once; a lost connection continues where it
     stopped."""
     import httpx
 
@@ -141,16 +145,23 @@ def _live(client: httpx.Client, stream: str, after: int) -> Iterator[dict[str, A
             "GET", f"/v1/streams/{stream}/live", params={"after": after}, timeout=60.0
         )
         with suppress(httpx.TransportError), live as response:
-            if response.status_code not in (429, 503):
-                if not response.is_success:
-                    answer_of(response)
-                for line in response.iter_lines():
-                    if line.startswith("data: "):
-                        release = json.loads(line.removeprefix("data: "))
-                        if release["tick"] > after:
-                            yield release
-                            after, pause = release["tick"], 0.0
+            for release in _releases_of(response):
+                if release["tick"] > after:
+                    yield release
+                    after = release["tick"]
+                    pause = 0.0
         pause = min(LONGEST_PAUSE, 2 * pause or 0.5)
+
+
+def _releases_of(response: httpx.Response) -> Iterator[dict[str, Any]]:
+    """Yield the releases of one live connection; none if the service is busy."""
+    if response.status_code in (429, 503):
+        return
+    if not response.is_success:
+        answer_of(response)
+    for line in response.iter_lines():
+        if line.startswith("data: "):
+            yield json.loads(line.removeprefix("data: "))
 
 
 def push(
@@ -189,21 +200,28 @@ def push(
     with connected(url, token_file) as client:
         for file in files:
             with open_pushed(file, columns) as events:
-                sent = Sent()
-                for number, batch in enumerate(_batches(events.lines())):
-                    try:
-                        _send(client, (stream, name or events.identity, str(number)), batch, sent)
-                    except ServiceRefused as error:
-                        where = (
-                            f"lines {sent.events + 1} to {sent.events + len(batch)} of the events "
-                            f"in {file}"
-                        )
-                        raise ServiceRefused(
-                            f"{where} were not accepted: {error}", error.status
-                        ) from None
+                sent = _send_file(client, stream, name or events.identity, events, file)
             typer.echo(f"{file} to {stream}: {sent}; all of it is durable", err=True)
     if history:
         open_stream(stream, url, token_file)
+
+
+def _send_file(
+    client: httpx.Client, stream: str, identity: str, events: PushedFile, file: Path
+) -> Sent:
+    """Send the events of a file in batches; say which lines were not accepted."""
+    sent = Sent()
+    for number, batch in enumerate(_batches(events.lines())):
+        try:
+            _send(client, (stream, identity, str(number)), batch, sent)
+        except ServiceRefused as error:
+            first = sent.events + 1
+            last = sent.events + len(batch)
+            raise ServiceRefused(
+                f"lines {first} to {last} of the events in {file} were not accepted: {error}",
+                error.status,
+            ) from None
+    return sent
 
 
 @dataclass
@@ -220,27 +238,33 @@ class Sent:
         if self.repeated:
             parts.append(f"{self.repeated} were sent before")
         if self.late:
-            after = "they are dropped" if self.dropped else "they count in the open tick"
-            parts.append(f"{self.late} came after their tick had closed: {after}")
+            if self.dropped:
+                treatment = "they are dropped"
+            else:
+                treatment = "they count in the open tick"
+            parts.append(f"{self.late} came after their tick had closed: {treatment}")
         return ", ".join(parts)
 
 
 def _send(client: httpx.Client, place: tuple[str, ...], lines: list[str], sent: Sent) -> None:
-    """Send a batch: its place is the stream and where in which file. Where it was sent before with
-    fewer rows, its new rows are sent by themselves."""
+    """Send a batch; `place` is its stream, file and number. If it was sent before with fewer rows,
+    send its new rows by themselves."""
     try:
         answer = _post(client, place, lines)
     except ServiceRefused as error:
         before = error.events
         if error.status != 409 or before is None or not 0 < before < len(lines):
             raise
-        try:  # under the same key: the service says whether they are the same, and counts none
+        try:  # under the same key: the service compares them, and counts none
             _post(client, place, lines[:before])
-        except ServiceRefused as again:
-            if again.status != 409:
+        except ServiceRefused as refusal:
+            if refusal.status != 409:
                 raise
-            changed = "rows that were sent before have changed; they stay counted as they were sent"
-            raise ServiceRefused(f"{changed}. Send new rows in a separate file", 409) from None
+            raise ServiceRefused(
+                "rows that were sent before have changed; they stay counted as they were sent. "
+                "Send new rows in a separate file",
+                409,
+            ) from None
         sent.events += before
         sent.repeated += before
         _send(client, (*place, str(before)), lines[before:], sent)
@@ -253,8 +277,8 @@ def _send(client: httpx.Client, place: tuple[str, ...], lines: list[str], sent: 
 
 
 def _post(client: httpx.Client, place: tuple[str, ...], lines: list[str]) -> Any:
-    """Post, and again after the pause that a busy service asks for; the idempotency key makes that
-    safe."""
+    """Post a batch, and again after the pause that a busy service asks for; the idempotency key
+    makes that safe."""
     key = blake2b("\0".join(place).encode(), digest_size=16, person=b"evercount.push").hexdigest()
     headers = {"Idempotency-Key": key, "Content-Type": "application/x-ndjson"}
     body = "\n".join(lines).encode()
@@ -267,13 +291,15 @@ def _post(client: httpx.Client, place: tuple[str, ...], lines: list[str]) -> Any
 
 
 def _batches(lines: Iterator[str]) -> Iterator[list[str]]:
+    """Divide lines into batches of limited length and size."""
     batch: list[str] = []
     size = 0
     for line in lines:
         length = len(line.encode()) + 1
         if batch and (len(batch) == EVENTS_OF_A_BATCH or size + length > BYTES_OF_A_BATCH):
             yield batch
-            batch, size = [], 0
+            batch = []
+            size = 0
         batch.append(line)
         size += length
     if batch:

@@ -59,7 +59,7 @@ def read_token(file: Path | None) -> str | None:
 
 @contextmanager
 def connected(url: str, token_file: Path | None) -> Iterator[httpx.Client]:
-    """A client of a service; what fails becomes a `ServiceRefused` with the way out."""
+    """A client of a service; what fails becomes a `ServiceRefused` with a suggested fix."""
     import httpx
 
     parts = urlsplit(url)
@@ -84,23 +84,23 @@ def connected(url: str, token_file: Path | None) -> Iterator[httpx.Client]:
 
 
 def answer_of(response: httpx.Response) -> Any:
-    """The JSON of an answer."""
+    """The JSON of an answer; ServiceRefused if it is an error."""
     if response.is_success:
         return response.json()
     response.read()
-    try:
+    message = f"the service answered {response.status_code}"
+    remedy = ""
+    events = None
+    with suppress(ValueError, KeyError, TypeError):
         error = response.json()["error"]
-        message, remedy, events = (
-            str(error["message"]),
-            str(error.get("remedy") or ""),
-            error.get("events"),
-        )
-    except (ValueError, KeyError, TypeError):
-        message, remedy, events = f"the service answered {response.status_code}", "", None
+        message = str(error["message"])
+        remedy = str(error.get("remedy") or "")
+        events = error.get("events")
     if response.status_code in (401, 403):
         remedy = "Give a token with --token-file or EVERCOUNT_TOKEN."
-    sentence = message if message.endswith((".", "?", "!")) or not remedy else f"{message}."
-    raise ServiceRefused(f"{sentence} {remedy}".strip(), response.status_code, events)
+    if remedy and not message.endswith((".", "?", "!")):
+        message += "."
+    raise ServiceRefused(f"{message} {remedy}".strip(), response.status_code, events)
 
 
 def ask(url: str, token_file: Path | None, method: str, path: str, **more: Any) -> Any:
@@ -123,8 +123,7 @@ class PushedFile:
 
     @property
     def identity(self) -> str:
-        """What tells this file from others, and stays when it grows: its first two lines, or its
-        first row."""
+        """Identify this file also after it has grown: by its first two lines, or its first row."""
         if self.source.kind == "parquet":
             return json.dumps([self.source.columns, next(self.lines(), "")])
         with _open_text(self.source) as text:
@@ -139,9 +138,13 @@ class PushedFile:
                 yield from (line.strip() for line in text if line.strip())
             return
         self.source.require(*self.columns.values())
-        yield from self._table_lines() if self.source.kind == "parquet" else self._csv_lines()
+        if self.source.kind == "parquet":
+            yield from self._table_lines()
+        else:
+            yield from self._csv_lines()
 
     def _csv_lines(self) -> Iterator[str]:
+        """Yield the rows of a CSV."""
         with _open_text(self.source) as text:
             for row in csv.DictReader(text, strict=True):
                 event: dict[str, Any] = {name: row[column] for name, column in self.columns.items()}
@@ -150,6 +153,7 @@ class PushedFile:
                 yield json.dumps(event)
 
     def _table_lines(self) -> Iterator[str]:
+        """Yield the rows of a Parquet file."""
         from evercount.files.source import connect, library
 
         chosen = ", ".join(self._field(name, column) for name, column in self.columns.items())
@@ -165,10 +169,11 @@ class PushedFile:
 
     def _field(self, name: str, column: str) -> str:
         """SQL: a column as the service takes it. A time without a zone is one of the stream's zone,
-        in every door."""
+        in every interface."""
         from evercount.files.event_sql import AWARE_TYPES, NAIVE_TYPES, user_text
 
-        place, kind = self.source.column(column), self.source.type_of(column)
+        place = self.source.column(column)
+        kind = self.source.type_of(column)
         if name == "value":
             return f"{place}::DOUBLE"
         if name == "user":
@@ -184,13 +189,15 @@ class PushedFile:
         return place
 
 
+NAME_COLUMNS = "name the columns of a table with --time, --key, --value or --user"
+
+
 @contextmanager
 def open_pushed(file: Path, columns: Mapping[str, str | None]) -> Iterator[PushedFile]:
     """The file, ready to be read; what cannot be read is an InputError.
 
-    Whether text is a table is said by the columns that are named, never guessed: `3` begins a list
-    of counts as well as a CSV, and a row without a named column would count as one event whatever
-    it says.
+    Text is a table if columns are named; that is never guessed: `3` begins a list of counts as well
+    as a CSV, and a row without a named column would count as one event whatever it holds.
     """
     from evercount.files.source import open_source
 
@@ -199,20 +206,18 @@ def open_pushed(file: Path, columns: Mapping[str, str | None]) -> Iterator[Pushe
         named = {name: column for name, column in columns.items() if column is not None}
         source = open_source(str(file), scratch, json_lines=None if named else True)
         pushed = PushedFile(source, named, scratch)
-        if not named and (source.kind == "parquet" or not _is_json(next(pushed.lines(), "0"))):
-            what = "Parquet" if source.kind == "parquet" else "not JSON lines"
-            raise InputError(
-                f"{file} is {what}: name the columns of a table with --time, --key, --value or "
-                "--user"
-            )
         if named and source.json_lines:
             raise InputError(f"{file} is JSON lines: omit --time, --key, --value and --user")
+        if not named and source.kind == "parquet":
+            raise InputError(f"{file} is Parquet: {NAME_COLUMNS}")
+        if not named and not _is_json(next(pushed.lines(), "0")):
+            raise InputError(f"{file} is not JSON lines: {NAME_COLUMNS}")
         yield pushed
 
 
 @contextmanager
 def _open_text(source: Source) -> Iterator[IO[str]]:
-    """The text of a file; every failure to read it becomes an InputError, with its name."""
+    """Open the text of a file; every failure to read it becomes an InputError, with its name."""
     try:
         with source.open_bytes() as raw:
             yield io.TextIOWrapper(raw, encoding="utf-8-sig", newline="")
@@ -223,6 +228,7 @@ def _open_text(source: Source) -> Iterator[IO[str]]:
 
 
 def _is_json(line: str) -> bool:
+    """Tell whether a line is JSON."""
     with suppress(ValueError, RecursionError):
         json.loads(line)
         return True
@@ -230,7 +236,7 @@ def _is_json(line: str) -> bool:
 
 
 def _number(text: str) -> float | str:
-    """A number where the text is one; the service refuses what is none."""
+    """Read a number; leave other text, which the service refuses."""
     with suppress(TypeError, ValueError):
         return float(text)
     return text

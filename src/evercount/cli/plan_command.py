@@ -3,17 +3,13 @@ plain counters."""
 
 from __future__ import annotations
 
-import json
-import math
-import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 from typer import Option
 
-from evercount._validate import aligned, finite
 from evercount.cli.options import (
     Adjacency,
     MaxEvents,
@@ -24,16 +20,22 @@ from evercount.cli.options import (
     parse_parameters,
     shown_if_long,
 )
+from evercount.cli.plan_tables import (
+    plot_comparison,
+    plot_sparse,
+    print_comparison,
+    print_discovery,
+    print_json,
+    print_sparse,
+    print_text,
+)
 from evercount.errors import ParameterError
 from evercount.front_door.declare_stream import parse_horizon, unit_of
 from evercount.privacy import Budget
 from evercount.queries import Query, build_query
 
 if TYPE_CHECKING:
-    from evercount.planning.compare import Plan, Row
-    from evercount.planning.special_plans import DiscoveryPlan, SparseComparison
-
-WIDTH = 80  # characters of a terminal line that everybody has
+    from evercount.planning.special_plans import DiscoveryPlan
 
 
 def plan(
@@ -108,160 +110,158 @@ def plan(
     from evercount.declarations.schedule import Schedule
     from evercount.declarations.unit_periods import with_period_ticks
     from evercount.declarations.view_names import noise_views
-    from evercount.planning.compare import plan as make_plan
-    from evercount.planning.special_plans import measure_resources, plan_sparse_count
 
     parameters = parse_parameters(parameter)
-    asked = None if query == "sparse-count" else build_query(query, parameters)
-    people = asked is not None and asked.people is not None
-    unit_and_caps = unit_of(unit, max_events, max_per_tick, max_ticks, period, user=people)
-    protected: dict[str, Any] = {"adjacency": adjacency, **unit_and_caps}
-    if rho is not None:
-        if epsilon is not None:
-            raise ParameterError(f"--epsilon {epsilon} next to --rho {rho}: give only one of them")
-        budget = Budget.from_rho(rho, delta, **protected)
-    else:
-        budget = Budget(0.5 if epsilon is None else epsilon, delta, **protected)
+    built = None
+    if query != "sparse-count":
+        built = build_query(query, parameters)
+    counts_people = built is not None and built.people is not None
+    unit_and_caps = unit_of(unit, max_events, max_per_tick, max_ticks, period, user=counts_people)
+    budget = _budget(epsilon, rho, delta, adjacency=adjacency, **unit_and_caps)
     schedule = Schedule.of(every, start, zone)
     budget = with_period_ticks(budget, schedule)
     if from_files:
         _show_dropped(budget, from_files, delimiter, time, user, every, start, zone)
     elif delimiter is not None:
         raise ParameterError("--delimiter is for the files of --from: add --from, or omit it")
-    length, names = parse_horizon(horizon), tuple(mechanism) if mechanism else None
-    if asked is None:
-        if unknown := sorted(set(parameters) - {"max_ones"}):
-            raise ParameterError(
-                f"sparse-count has only the parameter max_ones, got {', '.join(unknown)}"
-            )
-        sparse = plan_sparse_count(
-            budget, length, parameters.get("max_ones"), names=names, ticks=ticks
-        )
-        if plot is not None:
-            _plot_sparse(sparse, plot)
-        show = _print_json if json_output else _print_sparse
-        show(sparse)
+    length = parse_horizon(horizon)
+    names = tuple(mechanism) if mechanism else None
+    if built is None:
+        _plan_sparse(budget, length, parameters, names, ticks, plot, json_output)
         return
     if view:
-        for option, given in {"--mechanism": mechanism, "--ticks": ticks, "--plot": plot}.items():
-            if given is not None:
+        for option, value in {"--mechanism": mechanism, "--ticks": ticks, "--plot": plot}.items():
+            if value is not None:
                 raise ParameterError(f"{option} is for running totals: omit it, or omit --view")
         views = {name: noise_views([name], schedule)[0] for name in view}
-        _print_views(budget, length, views, asked, json_output, count)
+        _plan_views(budget, length, views, built, json_output, count)
         if optimal:
-            from evercount.planning.plan_views import optimum_table
-
-            with shown_if_long("computing the optimum"):
-                table = optimum_table(budget, length, tuple(views.values()), asked)
-            typer.echo(table, err=json_output)
+            _plan_optimum(budget, length, tuple(views.values()), built, json_output)
         return
     if optimal:
         raise ParameterError("--optimal needs --view")
-    with shown_if_long("comparing noise"):
-        comparison = make_plan(budget, length, asked, names=names, ticks=ticks)
-    if plot is not None:
-        from evercount.plotting import error_plot
+    _plan_totals(budget, length, built, names, ticks, count, plot, json_output)
 
-        rows = [row for row in comparison.rows if row.worst_std < 6 * comparison.rows[0].worst_std]
-        error_plot(
-            {row.name: (row.ticks, row.std) for row in rows},
-            f"{comparison.query}: ε={comparison.epsilon:g}, δ={comparison.delta:g}, "
-            f"{comparison.ticks} ticks",
-            plot,
-            None if math.isnan(comparison.lower_bound) else comparison.lower_bound,
-            {row.name: row.band() for row in rows if row.jumps},
+
+def _budget(epsilon: float | None, rho: float | None, delta: float, **protected: Any) -> Budget:
+    """The budget of ε or of ρ, of which one at most is given."""
+    if rho is None:
+        return Budget(0.5 if epsilon is None else epsilon, delta, **protected)
+    if epsilon is not None:
+        raise ParameterError(f"--epsilon {epsilon} next to --rho {rho}: give only one of them")
+    return Budget.from_rho(rho, delta, **protected)
+
+
+def _plan_sparse(
+    budget: Budget,
+    length: int | None,
+    parameters: Mapping[str, Any],
+    names: tuple[str, ...] | None,
+    ticks: int | None,
+    plot: Path | None,
+    json_output: bool,
+) -> None:
+    """Compare a sparse counter with plain ones."""
+    from evercount.planning.special_plans import plan_sparse_count
+
+    unknown = sorted(set(parameters) - {"max_ones"})
+    if unknown:
+        raise ParameterError(
+            f"sparse-count has only the parameter max_ones, got {', '.join(unknown)}"
         )
-    costs = measure_resources(asked, budget, length)
-    discovery = _discovery(budget, length, asked, count)
+    sparse = plan_sparse_count(budget, length, parameters.get("max_ones"), names=names, ticks=ticks)
+    if plot is not None:
+        plot_sparse(sparse, plot)
     if json_output:
-        _print_json(comparison, resources=costs, discovery=discovery)
+        print_json(sparse)
+    else:
+        print_sparse(sparse)
+
+
+def _plan_views(
+    budget: Budget,
+    horizon: int | None,
+    views: Mapping[str, str],
+    query: Query,
+    json_output: bool,
+    counts: list[int] | None,
+) -> None:
+    """Print the worst std of each view, for every noise that may be chosen."""
+    from evercount.planning.plan_views import plan_views
+
+    with shown_if_long("comparing noise for these views"):
+        comparison = plan_views(budget, horizon, views, query)
+    discovery = _plan_discovery(budget, horizon, query, counts, tuple(views.values()))
+    if json_output:
+        print_json(comparison, discovery=discovery)
         return
-    _print_table(comparison)
+    typer.echo(
+        f"{comparison.query}: worst std of each view, epsilon={budget.epsilon:g}, "
+        f"delta={budget.delta:g}"
+    )
+    typer.echo(str(comparison))
+    typer.echo("twice: epsilon that two such streams cost together.")
     if discovery is not None:
-        _print_discovery(discovery)
-    _say(str(costs))
-    _say(comparison.guarantee)
+        print_discovery(discovery)
 
 
-def _discovery(
+def _plan_optimum(
+    budget: Budget, length: int | None, views: tuple[str, ...], query: Query, json_output: bool
+) -> None:
+    """Print how far each view is from the least error of any noise."""
+    from evercount.planning.plan_views import optimum_table
+
+    with shown_if_long("computing the optimum"):
+        table = optimum_table(budget, length, views, query)
+    typer.echo(table, err=json_output)
+
+
+def _plan_totals(
+    budget: Budget,
+    length: int | None,
+    query: Query,
+    names: tuple[str, ...] | None,
+    ticks: int | None,
+    counts: list[int] | None,
+    plot: Path | None,
+    json_output: bool,
+) -> None:
+    """Compare the mechanisms for running totals."""
+    from evercount.planning.compare import plan as make_plan
+    from evercount.planning.special_plans import measure_resources
+
+    with shown_if_long("comparing noise"):
+        comparison = make_plan(budget, length, query, names=names, ticks=ticks)
+    if plot is not None:
+        plot_comparison(comparison, plot)
+    costs = measure_resources(query, budget, length)
+    discovery = _plan_discovery(budget, length, query, counts)
+    if json_output:
+        print_json(comparison, resources=costs, discovery=discovery)
+        return
+    print_comparison(comparison)
+    if discovery is not None:
+        print_discovery(discovery)
+    print_text(str(costs))
+    print_text(comparison.guarantee)
+
+
+def _plan_discovery(
     budget: Budget,
     horizon: int | None,
     query: Query,
     counts: list[int] | None,
     views: tuple[str, ...] = (),
 ) -> DiscoveryPlan | None:
+    """Plan when keys become public; None if the query lists its keys or has none."""
     from evercount.planning.special_plans import plan_discovery
 
-    found = plan_discovery(budget, horizon, query, counts or (), views=views)
-    if counts and found is None:
+    discovery = plan_discovery(budget, horizon, query, counts or (), views=views)
+    if counts and discovery is None:
         raise ParameterError(
             f"--count is for queries with unlisted keys, and {query.name!r} has a list or no keys"
         )
-    return found
-
-
-def _print_json(found: Any, **parts: Any) -> None:
-    more = {name: part.to_dict() for name, part in parts.items() if part is not None}
-    typer.echo(json.dumps(finite({**found.to_dict(), **more}), indent=1))
-
-
-def _say(text: str) -> None:
-    typer.echo(textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False))
-
-
-def _table(rows: list[list[str]], left: int = 1, gap: int = 2) -> None:
-    typer.echo("\n".join(line.rstrip() for line in aligned(rows, left, gap)))
-
-
-def _number(value: float, places: int) -> str:
-    """The number with `places` decimals; below 1, with three significant digits."""
-    return f"{value:,.{places}f}" if value >= 1 or value == 0 else f"{value:.3g}"
-
-
-def _print_table(comparison: Plan) -> None:
-    from evercount.planning.plan_views import shares_sentence
-
-    horizon = "no horizon" if comparison.horizon is None else f"horizon {comparison.horizon}"
-    bound = (
-        "" if math.isnan(comparison.lower_bound) else "; × bound: worst std over the lower bound"
-    )
-    _say(
-        f"{comparison.query}, {horizon}, errors over {comparison.ticks} ticks. std: standard "
-        "deviation of a published number; all ticks ±: with probability 95 % no number is farther "
-        f"off{bound}."
-    )
-    rows = [
-        ["mechanism", *COLUMNS],
-        *([row.name, *(of(row) for of in COLUMNS.values())] for row in comparison.rows),
-    ]
-    if not math.isnan(comparison.lower_bound):
-        least = {"std, worst": _number(comparison.lower_bound, 2), "× bound": "1.000"}
-        rows.append(["lower bound, Gaussian", *(least.get(title, "") for title in COLUMNS)])
-    _table(rows, gap=1)  # the usual numbers then fit into 80 characters
-    if differing := shares_sentence(comparison.shares):
-        _say(differing)
-    if len(comparison.rows) > 1:
-        _say(
-            "Least error: "
-            f"{', '.join(f'{what}: {name}' for what, name in comparison.best.items())}."
-        )
-    if comparison.delta > 0 and any(row.delta == 0 for row in comparison.rows):
-        _say(
-            "bridge and pure-* keep the promise with delta=0, which is stronger. "
-            + comparison.ledger_sentence()
-        )
-
-
-COLUMNS: dict[str, Callable[[Row], str]] = {
-    "std, last": lambda row: _number(row.last_std, 2),
-    "std, worst": lambda row: _number(row.worst_std, 2),
-    "at tick": lambda row: str(row.worst_tick),
-    "95 % ±": lambda row: _number(row.interval95, 1),
-    "all ticks ±": lambda row: _number(row.simultaneous, 1),
-    "× bound": lambda row: (
-        "–" if math.isnan(row.ratio_to_lower_bound) else f"{row.ratio_to_lower_bound:.3f}"
-    ),
-}
+    return discovery
 
 
 def _show_dropped(
@@ -270,7 +270,9 @@ def _show_dropped(
     delimiter: str | None,
     time: str | None,
     user: str | None,
-    *when: Any,
+    every: str,
+    start: str | None,
+    zone: str,
 ) -> None:
     """Print which share of the events of files the caps drop, and the rows that are no events, as
     `release` would."""
@@ -284,13 +286,21 @@ def _show_dropped(
     from evercount.files.cap_users import dropped_events
     from evercount.files.source import expand_inputs, open_sources, with_one_line_end
 
-    if budget.unit != "user" or None in (time, user, *when):
+    if budget.unit != "user" or time is None or user is None or start is None:
         raise ParameterError(
             "--from shows what caps on persons drop: add --time, --user, --start, and a cap or "
             "--period"
         )
-    shown: dict[str, Any] = {"views": ("running",), "columns": Columns(str(time), user=user)}
-    declaration = StreamDeclaration("plan", build_query("count", {}), budget, *when, **shown)
+    declaration = StreamDeclaration(
+        "plan",
+        build_query("count", {}),
+        budget,
+        every,
+        start,
+        zone,
+        views=("running",),
+        columns=Columns(time, user=user),
+    )
     with TemporaryDirectory(prefix="evercount-plan-") as folder:
         scratch = Path(folder)
         stop = max(2, declaration.schedule.tick_of(instant_of(system_time.time())))
@@ -303,144 +313,6 @@ def _show_dropped(
             if bad <= MOST_SHOWN:
                 typer.echo(f"left out {reject}", err=True)
         if bad > MOST_SHOWN:
-            typer.echo(f"left out {bad} bad rows in all", err=True)
-        typer.echo(
-            str(dropped_events(sources, declaration, 1, stop, scratch / "scratch")), err=True
-        )
-
-
-def _print_views(
-    budget: Budget,
-    horizon: int | None,
-    views: Mapping[str, str],
-    query: Query,
-    json_output: bool,
-    counts: Any,
-) -> None:
-    """The worst std of each view, for every noise that may be chosen."""
-    from evercount.planning.plan_views import plan_views
-
-    with shown_if_long("comparing noise for these views"):
-        found = plan_views(budget, horizon, views, query)
-    discovery = _discovery(budget, horizon, query, counts, tuple(views.values()))
-    if json_output:
-        _print_json(found, discovery=discovery)
-        return
-    typer.echo(
-        f"{found.query}: worst std of each view, epsilon={budget.epsilon:g}, delta={budget.delta:g}"
-    )
-    typer.echo(str(found))
-    typer.echo("twice: epsilon of two such streams over the same events.")
-    if discovery is not None:
-        _print_discovery(discovery)
-
-
-def _print_discovery(discovery: DiscoveryPlan) -> None:
-    from evercount.planning.special_plans import CHANCES
-
-    typer.echo(f"when a key becomes public ({discovery.factorization})")
-    chances = [f"{chance * 100:g} % see" for chance in CHANCES]
-    rows = [["at tick", "threshold", *chances, *(f"count {count}" for count in discovery.counts)]]
-    for one in discovery.ticks:
-        numbers = (one.tick, one.threshold, *one.needed)
-        rows.append(
-            [*(f"{number:,}" for number in numbers), *(f"{chance:.3g}" for chance in one.visible)]
-        )
-    _table(rows, left=0)
-    _say(
-        "The columns '% see' show the count that a key needs to be public at that tick with this "
-        "chance; the columns 'count' show the chance for a key with this count."
-    )
-    _say(
-        "A key is listed because of one unit alone with probability at most "
-        f"{discovery.delta_2:.3g} over all ticks; {discovery.delta_1:.3g} of delta is left for the "
-        f"counts. Keys with fewer than {discovery.minimum} events are never listed."
-    )
-
-
-def _print_sparse(sparse: SparseComparison) -> None:
-    split = sparse.split
-    known = "max_ones unknown" if split.max_ones is None else f"max_ones={split.max_ones}"
-    length = (
-        f"no horizon, first {sparse.ticks} ticks"
-        if split.horizon is None
-        else f"horizon {split.horizon}"
-    )
-    _say(f"SparseCount({known}), {length}, bounds for all ticks together (95%)")
-    if split.max_ones is None:
-        numbers = zip(sparse.ones, sparse.bounds, strict=True)
-        rows = [
-            [f"{ones:,}", f"{bound:,.1f}", f"{sparse.best_plain:,.1f}"] for ones, bound in numbers
-        ]
-        rows.insert(0, ["events so far", "sparse-count ±", f"{next(iter(sparse.plain))} ±"])
-    else:
-        assert sparse.bound is not None
-        all_of = {
-            **sparse.plain,
-            "sparse-count": sparse.bound,
-            "max_ones/2 for ever (no data)": split.max_ones / 2,
-        }
-        best_first = sorted(all_of.items(), key=lambda row: row[1])
-        rows = [
-            ["counter", "all ticks ±"],
-            *([name, f"{bound:,.1f}"] for name, bound in best_first),
-        ]
-    _table(rows, left=split.max_ones is not None)
-    for line in (*_facts(sparse), split.sentence()):
-        _say(line)
-
-
-def _facts(sparse: SparseComparison) -> list[str]:
-    """The split of the budget, the segments, and where the sparse counter is the best."""
-    split = sparse.split
-    segments = (
-        "any number of segments" if split.segments is None else f"at most {split.segments} segments"
-    )
-    gap = split.threshold - split.spread
-    with_delta = f" (with delta={split.delta:g})" if split.delta else ""
-    lines = [
-        f"Split of epsilon={split.epsilon:g}: {max(split.threshold_epsilon, split.tick_epsilon):g} "
-        f"partition (thresholds {split.threshold_epsilon:g}, ticks {split.tick_epsilon:g}), "
-        f"{split.counter_epsilon:g} counter"
-        f"{with_delta}.",
-        f"Segments: threshold {split.threshold}, each closes with {gap} to "
-        f"{split.threshold + split.spread} events; {segments}.",
-    ]
-    what = "the number of events so far" if split.max_ones is None else "max_ones"
-    where = "nowhere" if sparse.wins is None else f"from {sparse.wins[0]:,} to {sparse.wins[1]:,}"
-    lines.append(
-        f"For {what} of 1, 3, 10, … to {sparse.ones[-1]:,} it has the least bound {where}."
-    )
-    ways = {
-        "partition": "this partition",
-        "plain": "a plain counter over ticks",
-        "constant": "max_ones/2 for ever",
-    }
-    lines.append(f"SparseCount chooses the least bound by itself: here {ways[sparse.method]}.")
-    return lines
-
-
-def _plot_sparse(sparse: SparseComparison, target: Path) -> None:
-    from evercount.plotting import error_plot, save
-
-    split = sparse.split
-    label = (
-        "sparse-count, max_ones unknown"
-        if split.max_ones is None
-        else "sparse-count with this max_ones"
-    )
-    curves = {label: (sparse.ones, sparse.bounds)}
-    curves[f"plain counter, {next(iter(sparse.plain))}"] = (
-        sparse.ones,
-        [sparse.best_plain] * len(sparse.ones),
-    )
-    if split.max_ones is not None:
-        half = [(s, s / 2) for s in sparse.ones if s <= 2 * max(*sparse.bounds, sparse.best_plain)]
-        curves["max_ones/2 for ever (no data)"] = [s for s, _ in half], [bound for _, bound in half]
-    axes = error_plot(
-        curves, f"SparseCount, ε={split.epsilon:g}, δ={split.delta:g}, {sparse.ticks} ticks"
-    )
-    axes.set_xscale("log")
-    axes.set_xlabel("events in the whole stream" if split.max_ones is not None else "events so far")
-    axes.set_ylabel("error bound for all ticks (95%)")
-    save(axes, target)
+            typer.echo(f"left out {bad:,} bad rows in all", err=True)
+        dropped = dropped_events(sources, declaration, 1, stop, scratch / "scratch")
+        typer.echo(str(dropped), err=True)

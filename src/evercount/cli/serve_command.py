@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import tempfile
+from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from typer import Option
 
 from evercount.cli.http_client import LOOPBACK
 from evercount.cli.options import Head, KeyFile
 from evercount.errors import ParameterError
+
+if TYPE_CHECKING:
+    from evercount.declarations.declaration import StreamDeclaration
+    from evercount.store import Store
 
 
 def serve(
@@ -50,9 +56,7 @@ def serve(
     At the first start an admin token is written to a file that only its owner can read, unless
     EVERCOUNT_ADMIN_TOKEN is set. Stops on Ctrl-C and SIGTERM.
     """
-    from evercount.declarations.cautions import cautions, published_line
     from evercount.declarations.schedule import SECOND, parse_length
-    from evercount.declarations.settle import settle
     from evercount.declarations.streams_file import read_declarations
     from evercount.service.access import Limits, admin_token
     from evercount.service.demo import DECLARATION, Feeder, demo_clock, prefill
@@ -65,71 +69,99 @@ def serve(
     trusted_proxies = trusted_proxy or []
     check_port(host, port)
     parse_proxies(trusted_proxies)  # a mistake is named before anything is opened
-    guarded = not demo and clock_jump != "none"
-    largest_jump = parse_length(clock_jump, "--clock-jump") / SECOND if guarded else None
+    largest_jump = None
+    if not demo and clock_jump != "none":
+        largest_jump = parse_length(clock_jump, "--clock-jump") / SECOND
     log = log_to_stderr(log_format)
-    say, warn = log.info, log.warning
-    cleanup = ExitStack()
-    declared = read_declarations(streams) if streams else []
-    for declaration in declared:
-        for caution in cautions(declaration):
-            warn(f"{declaration.name}: {caution}")
-    if demo:
-        if db is None:
-            db = cleanup.enter_context(tempfile.TemporaryDirectory(prefix="evercount-demo-"))
-        if "://" not in db and Path(db).is_dir():
-            db = str(Path(db) / "evercount-demo.db")
-        if declared:
-            raise ParameterError("--demo runs on its own clock: omit --streams")
-        declared = [DECLARATION]
-    if read_only and declared:
+    declarations = read_declarations(streams) if streams else []
+    _warn_of(declarations, log)
+    if demo and declarations:
+        raise ParameterError("--demo runs on its own clock: omit --streams")
+    if read_only and (demo or declarations):
         raise ParameterError(
             "--read-only shows a store and declares nothing: omit --streams and --demo"
         )
+    cleanup = ExitStack()
+    if demo:
+        db = _demo_database(db, cleanup)
+        declarations = [DECLARATION]
     place = db or "evercount.db"
-    store = (
-        WatchedStore(place, head)
-        if read_only
-        else Store(place, key_from_environment(key_file), head)
-    )
+    store: Store
+    if read_only:
+        store = WatchedStore(place, head)
+    else:
+        store = Store(place, key_from_environment(key_file), head)
     try:
+        clock = None
         if demo:
-            say(
+            log.info(
                 "made-up data: a year of flu reports is being published, then one more hour every "
                 "second"
             )
             prefill(store)
-        clock = demo_clock(store) if demo else None
+            clock = demo_clock(store)
         limits = Limits(rate=rate, burst=2 * rate)
         token, token_file = admin_token(store, admin_token_file, read_only=read_only)
         service = Service(store, clock=clock, limits=limits, admin=token, clock_jump=largest_jump)
-        for number, one in enumerate(declared):
-            if one.name not in store.streams and not one.views:
-                declared[number] = settled = settle(one)
-                say(f"{one.name}: {published_line(settled)}")
-        service.declare(declared)
+        service.declare(_settle_new(declarations, store, log))
     except BaseException:
         store.close()
         raise
-    feeder = Feeder(service) if demo else None
 
     def ready(address: str) -> None:
-        say(f"evercount serves {address}  (store: {store.database.describe()})")
+        log.info("evercount serves %s  (store: %s)", address, store.database.describe())
         if token_file is not None:
-            say(f"the admin token is in {token_file}")
+            log.info("the admin token is in %s", token_file)
         if host not in LOOPBACK:
-            warn("listening beyond this machine. Put TLS in front; tokens travel in the clear.")
-        if not store.sealer.encrypted and not demo and not read_only:
-            say("the store is not encrypted; set EVERCOUNT_KEY_FILE before the first start.")
-        if feeder is not None:
+            log.warning(
+                "listening beyond this machine. Put TLS in front; tokens travel in the clear."
+            )
+        if demo:
+            feeder = Feeder(service)
             feeder.start()
             cleanup.callback(feeder.stop)
+        elif not store.sealer.encrypted and not read_only:
+            log.info("the store is not encrypted; set EVERCOUNT_KEY_FILE before the first start.")
 
     try:
         run(service, host, port, ready, trusted_proxies)
     finally:
         cleanup.close()
-    say("stopped; everything that was accepted is kept." if not demo else "stopped.")
+    log.info("stopped." if demo else "stopped; everything that was accepted is kept.")
+
+
+def _warn_of(declarations: Iterable[StreamDeclaration], log: logging.Logger) -> None:
+    """Log what should be considered about declared streams."""
+    from evercount.declarations.cautions import cautions
+
+    for declaration in declarations:
+        for caution in cautions(declaration):
+            log.warning("%s: %s", declaration.name, caution)
+
+
+def _settle_new(
+    declarations: Iterable[StreamDeclaration], store: Store, log: logging.Logger
+) -> list[StreamDeclaration]:
+    """Settle the noise of new streams without views, and log what they publish."""
+    from evercount.declarations.cautions import published_line
+    from evercount.declarations.settle import settle
+
+    settled = []
+    for declaration in declarations:
+        if declaration.name not in store.streams and not declaration.views:
+            declaration = settle(declaration)
+            log.info("%s: %s", declaration.name, published_line(declaration))
+        settled.append(declaration)
+    return settled
+
+
+def _demo_database(db: str | None, cleanup: ExitStack) -> str:
+    """Name the database of the demonstration: in the given folder, or in a temporary one."""
+    if db is None:
+        db = cleanup.enter_context(tempfile.TemporaryDirectory(prefix="evercount-demo-"))
+    if "://" not in db and Path(db).is_dir():
+        return str(Path(db) / "evercount-demo.db")
+    return db
 
 
 def check_port(host: str, port: int) -> None:

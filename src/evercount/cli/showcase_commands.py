@@ -29,12 +29,7 @@ def bench(
     import importlib
     import json
 
-    above = (parent / "benchmarks" for parent in [Path.cwd(), *Path(__file__).resolve().parents])
-    folder = next((one for one in above if any(one.glob("bench_*.py"))), None)
-    if folder is None:
-        raise ParameterError(
-            "no benchmarks/ folder here: run this inside a clone of the repository"
-        )
+    folder = _benchmarks()
     groups = sorted(path.stem.removeprefix("bench_") for path in folder.glob("bench_*.py"))
     sys.path.insert(0, str(folder))
     if mechanism is not None:
@@ -45,18 +40,33 @@ def bench(
         module = importlib.import_module(f"bench_{name}")
         if not json_output:
             typer.echo(f"\n{name}")
-        for row in module.run() if mechanism is None else module.named(mechanism):
-            typer.echo(
-                json.dumps({"group": name, **row}, default=str) if json_output else _line(row)
-            )
+        rows = module.run() if mechanism is None else module.named(mechanism)
+        for row in rows:
+            if json_output:
+                typer.echo(json.dumps({"group": name, **row}, default=str))
+            else:
+                typer.echo(_line(row))
+
+
+def _benchmarks() -> Path:
+    """Find the folder with the benchmarks, here or above."""
+    for parent in (Path.cwd(), *Path(__file__).resolve().parents):
+        folder = parent / "benchmarks"
+        if any(folder.glob("bench_*.py")):
+            return folder
+    raise ParameterError("no benchmarks/ folder here: run this inside a clone of the repository")
 
 
 def _line(row: Mapping[str, Any]) -> str:
-    """One measurement: name, value and unit; ratio, target and note if it has them."""
-    ratio = "" if row.get("ratio") is None else f"  ratio {row['ratio']:.2f}"
-    target = f"  (target {row['target']})" if row.get("target") else ""
-    note = f"  {row['note']}" if row.get("note") else ""
-    return f"  {row['name']}: {row['value']:.4g} {row['unit']}{ratio}{target}{note}"
+    """Show one measurement: name, value and unit; ratio, target and note if it has them."""
+    line = f"  {row['name']}: {row['value']:.4g} {row['unit']}"
+    if row.get("ratio") is not None:
+        line += f"  ratio {row['ratio']:.2f}"
+    if row.get("target"):
+        line += f"  (target {row['target']})"
+    if row.get("note"):
+        line += f"  {row['note']}"
+    return line
 
 
 def example(

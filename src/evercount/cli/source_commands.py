@@ -57,16 +57,20 @@ def consume(
     from evercount.declarations.schedule import parse_length
     from evercount.declarations.streams_file import read_declarations
 
-    address, waiting = LogAddress.parse(log), parse_length(wait, "--wait")
-    declared = read_declarations(streams) if stream is None else [choose_stream(streams, stream)[0]]
-    for one in declared:
+    address = LogAddress.parse(log)
+    waiting = parse_length(wait, "--wait")
+    if stream is None:
+        declarations = read_declarations(streams)
+    else:
+        declarations = [choose_stream(streams, stream)[0]]
+    for one in declarations:
         check_declaration(one)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     metrics = LogMetrics(metrics_port)
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="evercount-log-")))
         store = stack.enter_context(open_store(db, key_file))
-        for one in declared:
+        for one in declarations:
             typer.echo(
                 f"{one.name}: {published_line(one, new=one.name not in store.streams)}", err=True
             )
@@ -78,7 +82,8 @@ def consume(
             try:
                 with ExitStack() as session:
                     consumers = [
-                        _open(session, address, one, store, scratch, more) for one in declared
+                        _open_consumer(session, address, one, store, scratch, more)
+                        for one in declarations
                     ]
                     more.update(new_log=False, skip_lost=False)
                     unreachable = False
@@ -94,9 +99,10 @@ def consume(
                 sleep(RETRY_SECONDS)
 
 
-def _open(
+def _open_consumer(
     session: ExitStack, address: Any, declaration: Any, store: Any, scratch: Path, more: Any
 ) -> LogConsumer:
+    """Open the log of a stream for one session."""
     from evercount.consume.consume_log import LogConsumer
     from evercount.declarations.schedule import instant_of
 
@@ -107,30 +113,35 @@ def _open(
 
 
 def _round(consumers: list[LogConsumer], waiting: int, metrics: Any) -> bool:
+    """Count what each log holds and release the ticks that have ended; return whether all streams
+    are finished."""
     from evercount.declarations.schedule import instant_of
 
-    over = []
+    finished = []
     for consumer in consumers:
-        name, bad = consumer.declaration.name, sum(consumer.bad.values())
+        name = consumer.declaration.name
+        bad_before = sum(consumer.bad.values())
         ticks, messages = consumer.round(
             instant_of(time()), waiting, partial(metrics.progress, name)
         )
         metrics.after_round(name, consumer.bad, consumer.lost, len(ticks))
         if messages or ticks:
-            every = sum(consumer.bad.values())
-            aside = (
-                f", {every - bad} set aside because they are not events ({every} in all)"
-                if every > bad
-                else ""
-            )
-            released = f"; released {_name_ticks(ticks)}" if ticks else ""
-            typer.echo(f"{name}: counted {messages} messages{aside}{released}", err=True)
-        over.append(consumer.finished)
-    return all(over)
+            line = f"{name}: counted {messages} messages"
+            bad = sum(consumer.bad.values())
+            if bad > bad_before:
+                line += f", {bad - bad_before} set aside because they are not events ({bad} in all)"
+            if ticks:
+                line += f"; released {_name_ticks(ticks)}"
+            typer.echo(line, err=True)
+        finished.append(consumer.finished)
+    return all(finished)
 
 
 def _name_ticks(ticks: range) -> str:
-    return f"tick {ticks[0]}" if len(ticks) == 1 else f"ticks {ticks[0]} to {ticks[-1]}"
+    """Name ticks by their numbers."""
+    if len(ticks) == 1:
+        return f"tick {ticks[0]}"
+    return f"ticks {ticks[0]} to {ticks[-1]}"
 
 
 FILE_FORMATS = ("avro", "csv", "json", "orc", "parquet", "xml")
@@ -140,7 +151,7 @@ def spark(
     streams: Path = Argument(..., help="TOML file that declares the stream."),
     source: str = Argument(..., help="Folder or URL that Spark reads; for Kafka: its servers."),
     checkpoint: str = Option(..., help="Folder in which Spark keeps what it has read."),
-    stream: str | None = Option(None, help="Name of the stream, where the file declares several."),
+    stream: str | None = Option(None, help="Name of the stream, if the file declares several."),
     db: Db = "evercount.db",
     form: str = Option("parquet", "--format", help="Spark's name for the format of the source."),
     schema: str | None = Option(
@@ -206,17 +217,18 @@ def spark(
 
 
 def _be_quiet(session: Any) -> None:
-    """An error is one line: Spark's stacks are written only under spark-submit or where
+    """Print an error as one line: Spark's stacks are written only under spark-submit or if
     spark.log.level is set."""
-    if "PYSPARK_GATEWAY_PORT" in os.environ or session.sparkContext.getConf().contains(
-        "spark.log.level"
-    ):
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        return
+    if session.sparkContext.getConf().contains("spark.log.level"):
         return
     session.sparkContext.setLogLevel("OFF")
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
 
 
 def _events(session: Any, source: str, form: str, schema: str | None, options: list[str]) -> Any:
+    """Open the source as a frame of Spark."""
     from evercount.spark.session import EVERY_AGE, first_line
 
     reader = session.readStream.format(form)
@@ -227,7 +239,9 @@ def _events(session: Any, source: str, form: str, schema: str | None, options: l
     try:
         if form == "kafka":
             return reader.option("kafka.bootstrap.servers", source).load()
-        return (reader.schema(schema) if schema else reader).load(source)
+        if schema:
+            reader = reader.schema(schema)
+        return reader.load(source)
     except Exception as error:  # noqa: BLE001
         # an unknown format arrives as the JVM's own error, not as PySpark's
         raise ParameterError(f"the source {source} cannot be opened: {first_line(error)}") from None

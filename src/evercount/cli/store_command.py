@@ -23,7 +23,8 @@ from evercount.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from evercount.store import LiveStream, Store
+    from evercount.store import LiveStream, Reading, Store
+    from evercount.store.rollback_guard import HeadFile
 
 store = typer.Typer(
     help="Verify, copy and export the durable store of `evercount serve`.", no_args_is_help=True
@@ -46,36 +47,45 @@ def verify(
     --adopt is for a head file that was lost. If the head file is there and names releases that this
     copy lacks, the copy is refused.
     """
-    from dataclasses import replace
-
     from evercount.store import Reading
     from evercount.store.database import Database
-    from evercount.store.rollback_guard import OLDER, HeadFile, default_path
+    from evercount.store.rollback_guard import HeadFile, default_path
 
-    # nobody may write between the check and the new head
+    # no other process may write between the check and the new head
     with closing(Reading.open(db)) as reading, closing(Database(db)) if adopt else nullcontext():
         file = HeadFile(head or default_path(reading.database))
         wrong = reading.verify(None if adopt else file)
         if adopt and not wrong:
-            before, now = file.read(), reading.current_head()
-            older = () if before is None else reading.check_head(file).values()
-            late = [one for one in older if one.reason == OLDER]
-            wrong = [f"{one.name}: {one.reason} (the head is at tick {one.tick})" for one in late]
-        if adopt and not wrong:
-            # a retirement is for ever
-            kept = now.retired | (before.retired if before is not None else frozenset())
-            file.write(replace(now, retired=kept))
+            wrong = _adopt(reading, file)
         names = reading.names()
     for line in wrong:
         typer.echo(f"WRONG  {line}")
     if wrong:
         raise typer.Exit(1)
-    typer.echo(
-        f"all is well: {len(names)} stream{'' if len(names) == 1 else 's'}, every release chain is "
-        "whole"
-    )
+    streams = "1 stream" if len(names) == 1 else f"{len(names)} streams"
+    typer.echo(f"all is well: {streams}, every release chain is whole")
     if adopt:
         typer.echo(f"the head {file.path} now names this copy as the newest")
+
+
+def _adopt(reading: Reading, file: HeadFile) -> list[str]:
+    """Write a head file that names this copy as the newest; return why not if it is an older
+    one."""
+    from dataclasses import replace
+
+    from evercount.store.rollback_guard import OLDER
+
+    before = file.read()
+    now = reading.current_head()
+    if before is None:
+        file.write(now)
+        return []
+    older = [one for one in reading.check_head(file).values() if one.reason == OLDER]
+    if older:
+        return [f"{one.name}: {one.reason} (the head is at tick {one.tick})" for one in older]
+    # a retirement is for ever
+    file.write(replace(now, retired=now.retired | before.retired))
+    return []
 
 
 @store.command()
@@ -109,9 +119,9 @@ def restore(
     """
     from evercount.store.reader import restore_copy
 
-    kept, quarantined = restore_copy(copy, Path(db), head)
-    if kept is not None:
-        typer.echo(f"the previous database is kept as {kept}")
+    previous, quarantined = restore_copy(copy, Path(db), head)
+    if previous is not None:
+        typer.echo(f"the previous database is kept as {previous}")
     typer.echo(f"restored {copy} to {db}")
     for one in quarantined:
         typer.echo(f"QUARANTINE  {one.name}: {one.reason} (the head is at tick {one.tick})")
@@ -153,14 +163,17 @@ def retire(
             typer.confirm("Go on?", abort=True)
         retire_stream(opened, stream, now, reason=reason, successor=successor)
         totals = opened.ledger()["totals"]
-    typer.echo(
-        f"retired {stream!r}" + (f", declared {successor!r}" if successor is not None else "")
-    )
+    if successor is None:
+        typer.echo(f"retired {stream!r}")
+    else:
+        typer.echo(f"retired {stream!r}, declared {successor!r}")
     for total in totals:
-        period = "" if total["period"] is None else f", period {total['period']}"
-        who = f"{total['streams']} streams ({total['unit']}, {total['adjacency']}{period})"
+        unit = f"{total['unit']}, {total['adjacency']}"
+        if total["period"] is not None:
+            unit += f", period {total['period']}"
         typer.echo(
-            f"spent together by {who}: epsilon {total['epsilon']:.6g}, delta {total['delta']:.3g}"
+            f"spent together by {total['streams']} streams ({unit}): "
+            f"epsilon {total['epsilon']:.6g}, delta {total['delta']:.3g}"
         )
 
 
@@ -193,15 +206,15 @@ def renew(
     from evercount.store.stream_life import renew_stream
 
     with open_store(db, key_file, head) as opened:
-        known = opened.find(stream)
-        if known.successor is None:
-            typer.echo(successor_text(known.stream.cost))
+        live = opened.find(stream)
+        if live.successor is None:
+            typer.echo(successor_text(live.stream.cost))
             if not yes:
                 typer.confirm("Go on?", abort=True)
-        successor = renew_stream(
+        renewed = renew_stream(
             opened, stream, time.time(), horizon=horizon, new_name=name, carry_totals=carry_totals
         )
-    typer.echo(f"{successor.name!r} continues {stream!r}")
+    typer.echo(f"{renewed.name!r} continues {stream!r}")
 
 
 @store.command()
@@ -225,18 +238,17 @@ def cap(
             "give both --epsilon and --delta, or --remove, or nothing to see the cap"
         )
     if epsilon is not None or remove:
+        new_cap = None
+        if epsilon is not None and delta is not None:
+            new_cap = BudgetCap(epsilon, delta)
         with open_store(db, key_file, head) as opened:
-            set_cap(
-                opened.database,
-                None if epsilon is None or delta is None else BudgetCap(epsilon, delta),
-            )
+            set_cap(opened.database, new_cap)
     with closing(Reading.open(db)) as reading:
         shown = reading.ledger().get("cap")
-    typer.echo(
-        "no cap"
-        if shown is None
-        else f"cap: epsilon {shown['epsilon']:g}, delta {shown['delta']:g}"
-    )
+    if shown is None:
+        typer.echo("no cap")
+    else:
+        typer.echo(f"cap: epsilon {shown['epsilon']:g}, delta {shown['delta']:g}")
 
 
 @store.command("add-keys")
@@ -264,8 +276,10 @@ def add_keys(
     if not joined:
         typer.echo("all of these keys already exist")
         return
-    named = ", ".join(joined[:8]) + (", …" if len(joined) > 8 else "")
-    typer.echo(f"keys that join {stream!r} with tick {tick}: {named}. Nothing is spent.")
+    names = ", ".join(joined[:8])
+    if len(joined) > 8:
+        names += ", …"
+    typer.echo(f"keys that join {stream!r} with tick {tick}: {names}. Nothing is spent.")
 
 
 @store.command("remove-keys")
@@ -288,7 +302,8 @@ def remove_keys(
     with open_store(db, key_file, head) as opened:
         live = _find(opened, stream)
         labels = [label_of(key) for key in listed_keys(keys, live.declaration, "keys")]
-        hidden, tick = hide_keys(opened, stream, labels), live.open_tick
+        hidden = hide_keys(opened, stream, labels)
+        tick = live.open_tick
     typer.echo(
         f"no longer shown in {stream!r} from tick {tick} on: "
         f"{', '.join(hidden) or 'no further key'}"
@@ -296,6 +311,7 @@ def remove_keys(
 
 
 def _find(opened: Store, stream: str) -> LiveStream:
+    """Find a stream of the store; suggest the nearest name if there is none."""
     from evercount._validate import check_name
 
     if not opened.name_is_spent(stream):
@@ -323,16 +339,20 @@ def forget(
     """
     from evercount.store.forget_person import forget_person, forgets_in
 
-    name = sys.stdin.readline().rstrip("\r\n") if person == "-" else person
+    if person == "-":
+        person = sys.stdin.readline().rstrip("\r\n")
     with open_store(db, key_file, head) as opened:
-        names = [_find(opened, stream).name] if stream is not None else forgets_in(opened)
+        if stream is None:
+            names = forgets_in(opened)
+        else:
+            names = [_find(opened, stream).name]
         if not names:
             typer.echo(
                 "no stream of this store takes ids of persons through the service: nothing is kept "
                 "under an id"
             )
         for one in names:
-            lines = forget_person(opened, one, name)
+            lines = forget_person(opened, one, person)
             typer.echo(f"{one}: nothing in its open ticks is under this id.")
             for line in lines:
                 typer.echo(f"  {line}")
@@ -359,9 +379,10 @@ def note(
     from evercount.store.stream_life import mark_ticks
 
     with open_store(db, key_file, head) as opened:
-        asked = NewMark(first=first, last=last, text=text, missing=cast(Any, missing))
-        made = mark_ticks(opened, stream, asked.on(opened.find_any(stream).declaration.schedule))
-    typer.echo(f"noted on ticks {made.first} to {made.last} of {stream}", err=True)
+        new = NewMark(first=first, last=last, text=text, missing=cast(Any, missing))
+        schedule = opened.find_any(stream).declaration.schedule
+        stored = mark_ticks(opened, stream, new.on(schedule))
+    typer.echo(f"noted on ticks {stored.first} to {stored.last} of {stream}", err=True)
 
 
 @store.command("export-releases")
@@ -393,38 +414,45 @@ def export_releases(
     from evercount._validate import check_name
     from evercount.declarations.cautions import declared_text, public_facts
     from evercount.engine.write_table import MEDIA_TYPES, Kind, round_table, write_tables
-    from evercount.errors import StoreError
     from evercount.files.view_files import describe_file
     from evercount.store import Reading
-    from evercount.store.rollback_guard import HeadFile, default_path
 
     check_name("format", form, tuple(MEDIA_TYPES))
     with closing(Reading.open(db)) as reading:
-        newest = HeadFile(head or default_path(reading.database))
-        why = reading.check_head(newest).get(stream) if newest.read() is not None else None
-        if why is not None and not why.readable:
-            raise StoreError(
-                "the history in this database is not the one that was published; nothing was "
-                "written"
-            )
+        _refuse_other_history(reading, stream, head)
         stored, tables = reading.tables_of(stream)
         declaration = stored.declaration
-        tables = tables if full_digits or lake is not None else map(round_table, tables)
         if output:
             refuse_link("--output", output)
-        said = declared_text(declaration).sentence
+        guarantee = declared_text(declaration).sentence
         if lake is not None:
             from evercount.files.lake_table import append_new
 
-            rows = append_new(lake, stream, tables, declaration.schedule, said)
+            rows = append_new(lake, stream, tables, declaration.schedule, guarantee)
             typer.echo(f"{lake}: {rows} new rows", err=True)
             return
+        if not full_digits:
+            tables = map(round_table, tables)
+        metadata = {"evercount.guarantee": guarantee}
         with output.open("wb") if output else nullcontext(sys.stdout.buffer) as file:
-            write_tables(
-                cast(Kind, form), file, tables, declaration.schedule, {"evercount.guarantee": said}
-            )
+            write_tables(cast(Kind, form), file, tables, declaration.schedule, metadata)
         if output and form == "csv":
             facts = public_facts(
-                declaration, said, reading.marks(stored.id), full_digits=full_digits
+                declaration, guarantee, reading.marks(stored.id), full_digits=full_digits
             )
             describe_file(output, facts)
+
+
+def _refuse_other_history(reading: Reading, stream: str, head: Path | None) -> None:
+    """Refuse a stream whose history differs from the published one, as the head file knows it."""
+    from evercount.errors import StoreError
+    from evercount.store.rollback_guard import HeadFile, default_path
+
+    newest = HeadFile(head or default_path(reading.database))
+    if newest.read() is None:
+        return
+    difference = reading.check_head(newest).get(stream)
+    if difference is not None and not difference.readable:
+        raise StoreError(
+            "the history in this database is not the one that was published; nothing was written"
+        )

@@ -91,11 +91,13 @@ def factorization(name: str | None, horizon: int | None) -> Factorization:
             "horizon)"
         )
     build = cast(Callable[[int | None], Factorization], FACTORIZATIONS[name])
-    known = check_horizon(horizon)
+    horizon = check_horizon(horizon)
     if name not in BUILT_IN:
-        return build(known)
-    shared = _shared.get((name, known))
-    return _shared.setdefault((name, known), build(known)) if shared is None else shared
+        return build(horizon)
+    shared = _shared.get((name, horizon))
+    if shared is None:
+        return _shared.setdefault((name, horizon), build(horizon))
+    return shared
 
 
 def register_factorization(name: str, build: Callable[[int], Factorization]) -> None:

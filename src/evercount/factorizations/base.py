@@ -62,7 +62,9 @@ def check_horizon(horizon: Any) -> int | None:
     >>> check_horizon(1000)
     1000
     """
-    return None if horizon is None else check_known_horizon(horizon)
+    if horizon is None:
+        return None
+    return check_known_horizon(horizon)
 
 
 def check_known_horizon(horizon: Any) -> int:
@@ -345,6 +347,7 @@ class Factorization(ABC):
     # -- checks that all factorizations share ------------------------------------------------------
 
     def _check_ticks(self, ticks: npt.ArrayLike) -> IntArray:
+        """Refuse what are not whole numbers from 1 to the horizon; return them as an array."""
         array = np.asarray(ticks)
         if array.size and not np.issubdtype(array.dtype, np.integer):
             raise ParameterError(f"ticks must be whole numbers, got dtype {array.dtype}")
@@ -357,6 +360,7 @@ class Factorization(ABC):
         return array
 
     def _check_pair(self, earlier: int, later: int) -> tuple[int, int]:
+        """Refuse two ticks in the wrong order; the earlier one may be 0."""
         if earlier != 0:
             self._check_ticks(np.asarray([earlier]))
         self._check_ticks(np.asarray([later]))
@@ -376,6 +380,7 @@ class Factorization(ABC):
         return earlier.astype(np.int64), later.astype(np.int64)
 
     def _check_dense(self, ticks: int | None) -> int:
+        """Return the size of dense matrices; refuse more ticks than tests need."""
         size = self.horizon if ticks is None else ticks
         if size is None:
             raise ParameterError("an unbounded factorization needs the number of ticks for dense()")
@@ -388,6 +393,7 @@ class Factorization(ABC):
         return size
 
     def _check_block(self, state: State, z: FloatArray, ticks: int) -> FloatArray:
+        """Refuse a block past the horizon, and another number of normals than it draws."""
         stop = state.tick + ticks
         if self.horizon is not None and stop > self.horizon:
             raise HorizonReached(self.horizon)

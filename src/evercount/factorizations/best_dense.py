@@ -28,14 +28,18 @@ from evercount.factorizations.participation import gram_sum, signed_sum
 
 GAP = 4e-3
 """Relative gap between a squared error and its certified least, at which the search ends."""
-MOST_STEPS, PATIENCE = 400, 60
-"""It also ends where the bound has not risen by a thousandth in so many steps."""
+MOST_STEPS = 400
+PATIENCE = 60
+"""It also ends when the bound has not risen by a thousandth in so many steps."""
 OVER_RELAXATION = 1.6
 FLOOR = 1e-10
 """Share of A that is added to it, so that ticks that no query reads get noise of a finite size."""
-NEW_CHANGES, STRIDE, EXCHANGES = 5, 3, 10
-"""Every so many steps the changes that cost most are searched, from every third tick on, with so
-many exchanges."""
+NEW_CHANGES = 5
+"""Every so many steps the changes that cost most are searched."""
+STRIDE = 3
+"""The search begins at every third tick."""
+EXCHANGES = 10
+"""The most exchanges of one search."""
 MEAN_OF = 4
 """The mean over all steps gives step i a weight that grows as i³."""
 
@@ -166,13 +170,14 @@ class _Unit:
     def costly(self, G: FloatArray) -> FloatArray:
         """Changes that cost much, one from every few ticks on: entries are added one by one, then
         exchanged."""
-        first = (
-            np.arange(0, self.ticks - self.span + 1, STRIDE)
-            if self.span < self.ticks
-            else np.zeros(1, np.int64)
-        )
-        begin = np.arange(0, self.ticks, STRIDE) if self.span == self.ticks else first
-        at, own = np.arange(len(begin)), np.diagonal(G)
+        if self.span < self.ticks:
+            first = np.arange(0, self.ticks - self.span + 1, STRIDE)
+            begin = first
+        else:
+            first = np.zeros(1, np.int64)
+            begin = np.arange(0, self.ticks, STRIDE)
+        at = np.arange(len(begin))
+        own = np.diagonal(G)
         near = np.arange(self.ticks) - np.broadcast_to(first, len(begin))[:, None]
         legal = (near >= 0) & (near < self.span)
         D = np.zeros((len(begin), self.ticks))
@@ -219,10 +224,8 @@ class _Weighted:
 
     @classmethod
     def mixed(cls, parts: Sequence[_Weighted]) -> _Weighted:
-        rows, u = (
-            np.vstack([part.rows for part in parts]),
-            np.concatenate([part.u for part in parts]) / len(parts),
-        )
+        rows = np.vstack([part.rows for part in parts])
+        u = np.concatenate([part.u for part in parts]) / len(parts)
         rows, places = np.unique(rows, axis=0, return_inverse=True)
         signs = np.mean([part.signs for part in parts], axis=0)
         return cls(rows, np.asarray(np.bincount(places.ravel(), u, len(rows)), np.float64), signs)
@@ -248,10 +251,10 @@ def _solve(
     """The fixed point, from equal weights or from those of the workloads alone."""
     from scipy.linalg import solve_triangular
 
-    W, T = np.vstack(workloads), unit.ticks
+    W = np.vstack(workloads)
+    T = unit.ticks
     sizes = [len(rows) for rows in workloads]
-    group = np.arange(len(W)) if worst else np.repeat(np.arange(len(sizes)), sizes)
-    share = np.ones(len(W)) if worst else np.repeat(1.0 / np.asarray(sizes), sizes)
+    group, share = _groups(sizes, worst)
     groups = int(group[-1]) + 1
     p = np.full(groups, 1.0 / groups)
     changes = unit.start()
@@ -260,8 +263,11 @@ def _solve(
         changes = _Weighted.mixed([unit.start(), *(part.changes for part in parts)])
     identity = np.eye(T)
     rows = (W**2).sum(axis=1) * unit.q
-    least, upper, gram = 0.0, float(_grouped(rows, group, share).max()), identity / unit.q
-    risen, mean = 0, identity
+    least = 0.0
+    upper = float(_grouped(rows, group, share).max())
+    gram = identity / unit.q
+    risen = 0
+    mean = identity
     for step in range(MOST_STEPS):
         A = (W * (p[group] * share)[:, None]).T @ W
         U = unit.mean(changes)
@@ -287,17 +293,20 @@ def _solve(
         errors = _grouped(variances, group, share)
         mean = mean + (G - mean) * min(1.0, MEAN_OF / (step + 1))
         if unit.q == 1:
-            tried = [(G, variances)]
+            candidates = [(G, variances)]
         elif step % NEW_CHANGES == 0:
             # steps swing around the optimum, and both sides are convex in G
             inverse = solve_triangular(np.linalg.cholesky(mean), W.T, lower=True)
-            tried = [(mean, (inverse**2).sum(axis=0))]
+            candidates = [(mean, (inverse**2).sum(axis=0))]
         else:
-            tried = []
-        for one, own in tried:
-            bound = unit.bound(one)
-            if (error := float(_grouped(own, group, share).max()) * bound) < upper:
-                upper, gram, rows = error, one / bound, own * bound
+            candidates = []
+        for candidate, of_rows in candidates:
+            bound = unit.bound(candidate)
+            error = float(_grouped(of_rows, group, share).max()) * bound
+            if error < upper:
+                upper = error
+                gram = candidate / bound
+                rows = of_rows * bound
         if upper <= least * (1 + GAP) or step - risen > PATIENCE:
             break
         p = p * (errors / F) ** OVER_RELAXATION
@@ -307,10 +316,19 @@ def _solve(
         )
         if unit.q > 1 and step % NEW_CHANGES == NEW_CHANGES - 1:
             changes = changes.joined(unit.costly(G), 0.02)
-    of_each = np.split(rows, np.cumsum(sizes)[:-1])
-    found = tuple(float(np.sqrt(part.max() if worst else part.mean())) for part in of_each)
-    return _Solved(found, float(np.sqrt(least)), gram, p, changes)
+    variances_of_each = np.split(rows, np.cumsum(sizes)[:-1])
+    combined = np.max if worst else np.mean
+    stds = tuple(float(np.sqrt(combined(one))) for one in variances_of_each)
+    return _Solved(stds, float(np.sqrt(least)), gram, p, changes)
+
+
+def _groups(sizes: Sequence[int], worst: bool) -> tuple[IntArray, FloatArray]:
+    """Number the group of each row, which is one row or one workload, and divide it into shares."""
+    if worst:
+        return np.arange(sum(sizes)), np.ones(sum(sizes))
+    return np.repeat(np.arange(len(sizes)), sizes), np.repeat(1.0 / np.asarray(sizes), sizes)
 
 
 def _grouped(variances: FloatArray, group: IntArray, share: FloatArray) -> FloatArray:
+    """Add up the variances of each group, each times its share."""
     return np.asarray(np.bincount(group, variances * share), np.float64)

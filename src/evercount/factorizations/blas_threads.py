@@ -55,6 +55,7 @@ def blas_threads(number: int) -> Iterator[None]:
 
 
 def _wish(number: int, more: int) -> None:
+    """Count one more or one less who wishes for this number of threads, and set the largest."""
     with _lock:
         now = max(+_wishes, default=0)
         _wishes[number] += more

@@ -42,9 +42,10 @@ LEAST_GAP = 2.0**-12
 bits."""
 MOST_ROOTS = 32
 """More poles than any fit has."""
-WEIGHT_BITS, WEIGHT_SHAPES = 12, 5
-"""Weights have five numbers for rows and five for columns, multiples of 2^−12 between −1 and 1; so
-are taps."""
+WEIGHT_BITS = 12
+"""Numbers of weights are multiples of 2^−12 between −1 and 1; so are taps."""
+WEIGHT_SHAPES = 5
+"""Weights have five numbers for rows and five for columns."""
 MOST_TAPS = 31
 """Taps reach less far back than the period of a unit, and longer periods are not fitted."""
 
@@ -131,11 +132,13 @@ def round_root(lack: float) -> float:
 
 
 def _round(values: FloatArray) -> FloatArray:
+    """Round to `ROOT_BITS` significant bits."""
     mantissa, exponent = np.frexp(values)
     return np.asarray(np.ldexp(np.rint(mantissa * 2.0**ROOT_BITS), exponent - ROOT_BITS))
 
 
 def _is_weight(value: object) -> bool:
+    """Whether it is a multiple of 2^−12 between −1 and 1."""
     return isinstance(value, float) and abs(value) <= 1 and (value * 2**WEIGHT_BITS).is_integer()
 
 
@@ -233,11 +236,9 @@ def make_blend(horizon: int | None, filter_: BlendFilter) -> Blend | TappedBlend
     """The blend with these numbers."""
     if not filter_.taps:
         shared = _shared.get((horizon, filter_))
-        return (
-            _shared.setdefault((horizon, filter_), Blend(horizon, filter_))
-            if shared is None
-            else shared
-        )
+        if shared is None:
+            return _shared.setdefault((horizon, filter_), Blend(horizon, filter_))
+        return shared
     if horizon is None:
         raise ParameterError("a blend with taps needs a horizon")
     return TappedBlend(horizon, filter_)
@@ -259,7 +260,8 @@ def _series(
         before = after = 0.0
         for t, value in enumerate(x):
             after = value - top * before + root * after
-            x[t], before = after, value
+            x[t] = after
+            before = value
     for t in range(T if below else 0):
         for lag, tap in enumerate(below[:t], start=1):
             x[t] -= tap * x[t - lag]
@@ -267,7 +269,11 @@ def _series(
 
 
 def _weights(T: int | None, filter_: BlendFilter) -> Weights:
-    knots = np.zeros(1, dtype=np.int64) if T is None else dyadic_knots(T - 1, mirrored=True)
+    """Compute the weights of rows and columns of a blend, by its public numbers alone."""
+    if T is None:
+        knots = np.zeros(1, dtype=np.int64)
+    else:
+        knots = dyadic_knots(T - 1, mirrored=True)
     rational = filter_.rational()
     if not filter_.weights:
         eta = PiecewiseLinear(knots, np.ones(len(knots)))

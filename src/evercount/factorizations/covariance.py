@@ -89,14 +89,14 @@ class Covariance:
     def differences(self, earlier: IntArray, later: IntArray) -> FloatArray:
         """`difference` of many pairs, bit for bit: each is a function of its pair alone, whatever
         else is asked for."""
-        found = np.empty(len(later))
+        norms = np.empty(len(later))
         for start in range(0, len(later), PAIRS):
             here = slice(start, start + PAIRS)
             P = self._each_after(earlier[here])
             P[:, -1, :] = 0.0
             P[:, :, -1] = 0.0
-            found[here] = self._advance_each(P, earlier[here], later[here])[:, -1, -1]
-        return found
+            norms[here] = self._advance_each(P, earlier[here], later[here])[:, -1, -1]
+        return norms
 
     def differences_to(self, later: int, earlier: IntArray) -> FloatArray:
         """`difference` to one later tick from many earlier ones, in one pass backwards: equal up to
@@ -104,7 +104,9 @@ class Covariance:
         # The noise after tick `earlier` is a sum over the buffers there (`factors`) and over later
         # normals (`fresh`).
         d = len(self.inverse.u)
-        factors, fresh, at = np.zeros(d), 0.0, later
+        factors = np.zeros(d)
+        fresh = 0.0
+        at = later
         values = {}
         for tick in np.unique(earlier)[::-1].tolist():
             for step, eta, n in reversed(list(self._pieces(tick, at))):
@@ -137,8 +139,10 @@ class Covariance:
             return self._kept[run]
 
     def _compute(self, run: int) -> FloatArray:
+        """Compute the moments of one run, block by block."""
         blocks = np.arange(run * RUN, min((run + 1) * RUN, len(self._lengths)))
-        lengths, d = self._lengths[blocks], len(self.inverse.u)
+        lengths = self._lengths[blocks]
+        d = len(self.inverse.u)
         decay, from_buffers = np.empty((2, len(blocks), d))
         fresh = np.empty((len(blocks), d + 1, d + 1))
         for length in np.unique(lengths).tolist():
@@ -148,7 +152,8 @@ class Covariance:
             from_buffers[same], fresh[same] = self._step_covariance(step, blocks[same])
         P = np.empty((len(blocks) + 1, d + 1, d + 1))
         P[0] = self._starts[run]
-        B, c = P[:, :d, :d], P[:, :d, d]
+        B = P[:, :d, :d]
+        c = P[:, :d, d]
         D = decay[:, :, np.newaxis] * decay[:, np.newaxis]
         for k in range(len(blocks)):
             B[k + 1] = D[k] * B[k] + fresh[k, :d, :d]
@@ -180,7 +185,8 @@ class Covariance:
 
     def _cubics(self, blocks: IntArray, P: FloatArray) -> FloatArray:
         """The table of some blocks, from the moments at all their knots."""
-        tables, d = np.zeros((len(blocks), 3, 4)), len(self.inverse.u)
+        tables = np.zeros((len(blocks), 3, 4))
+        d = len(self.inverse.u)
         lengths = self._lengths[blocks]
         for length in np.unique(lengths).tolist():
             same = np.flatnonzero(lengths == length)
@@ -232,14 +238,16 @@ class Covariance:
     def _advance_each(self, P: FloatArray, start: IntArray, stop: IntArray) -> FloatArray:
         """`_advance` for each of many moments at once; the steps of one length are applied
         together."""
-        P, at = P.copy(), start.astype(np.int64)
+        P = P.copy()
+        at = start.astype(np.int64)
         blocks = np.searchsorted(self.knots, at, side="right") - 1
         lines = [
             np.vstack([line, last]) for line, last in zip(self._lines, self._last, strict=True)
         ]
         ends = np.append(self.knots[1:], np.iinfo(np.int64).max)
         while len(open_ := np.flatnonzero(at < stop)):
-            block, now = blocks[open_], at[open_]
+            block = blocks[open_]
+            now = at[open_]
             end = np.minimum(ends[block], stop[open_])
             # of the longest step that fits
             exponents = np.frexp((end - now).astype(np.float64))[1] - 1
@@ -257,7 +265,8 @@ class Covariance:
 
     def _apply_each(self, P: FloatArray, step: _Step, eta: FloatArray, n: FloatArray) -> FloatArray:
         """`_apply` for each of many moments; weights as (value, slope) of each."""
-        d, many = len(step.decay), len(P)
+        d = len(step.decay)
+        many = len(P)
         A = np.zeros((many, d + 1, d + 1))
         A[:, np.arange(d), np.arange(d)] = step.decay
         A[:, d, :d] = n[:, :1] * step.zero + n[:, 1:] * step.one
@@ -279,10 +288,12 @@ class Covariance:
         q = int(np.searchsorted(self.knots, at, side="right")) - 1
         while at < stop:
             final = q == len(self._lengths)
-            left, end = int(self.knots[q]), stop if final else min(int(self.knots[q + 1]), stop)
-            (eta, eta_slope), (n, n_slope) = (
-                self._last if final else (line[q].tolist() for line in self._lines)
-            )
+            left = int(self.knots[q])
+            end = stop if final else min(int(self.knots[q + 1]), stop)
+            if final:
+                (eta, eta_slope), (n, n_slope) = self._last
+            else:
+                (eta, eta_slope), (n, n_slope) = (line[q].tolist() for line in self._lines)
             while at < end:
                 size = 1 << ((end - at).bit_length() - 1)
                 offset = at - left
@@ -313,10 +324,14 @@ class Covariance:
         """The maps of `length` ticks, a power of two or a third of one; computed once."""
         if length not in self._steps:
             first = 1 << (length - 1).bit_length() - 1 if length > 1 else 0
-            self._steps[length] = self._compose(first, length - first) if first else self._single()
+            if first:
+                self._steps[length] = self._compose(first, length - first)
+            else:
+                self._steps[length] = self._single()
         return self._steps[length]
 
     def _single(self) -> _Step:
+        """Make the maps of one tick."""
         mu = np.exp(-self.inverse.rates)
         gamma = np.concatenate([mu, [1.0, 0.0]])
         empty = np.zeros((len(gamma), len(gamma)))
@@ -326,7 +341,8 @@ class Covariance:
 
     def _compose(self, a: int, b: int) -> _Step:
         """The maps of a ticks and then b more."""
-        one, two = self._step(a), self._step(b)
+        one = self._step(a)
+        two = self._step(b)
         d = len(one.decay)
         first = np.eye(d + 2)  # what the second part does with the result of the first
         first[np.arange(d), np.arange(d)] = two.decay
@@ -346,7 +362,9 @@ class Covariance:
 
 def _evaluate(tables: FloatArray, at: FloatArray) -> FloatArray:
     """The cubics of these tables, each at its own tick."""
-    x, exact, c = tables[:, 0], tables[:, 1], tables[:, 2]
+    x = tables[:, 0]
+    exact = tables[:, 1]
+    c = tables[:, 2]
     values = c[:, 0] + (at - x[:, 0]) * (
         c[:, 1] + (at - x[:, 1]) * (c[:, 2] + (at - x[:, 2]) * c[:, 3])
     )

@@ -126,7 +126,8 @@ class Dense(Matrices):
                 f"L has the shape {L.shape} and R {R.shape}: both have a row for each tick"
             )
         _check_triangular(L, R)
-        self.name, self.horizon = check_own_name(name), len(L)
+        self.name = check_own_name(name)
+        self.horizon = len(L)
         largest = np.abs(L).max(axis=1, keepdims=True)
         L = np.where(np.abs(L) < SMALLEST_SHARE * largest, 0.0, L)
         _check_product(L, R)
@@ -140,9 +141,13 @@ class Dense(Matrices):
         off = _off(L, R)
         gram = R.T @ R
         rounding = 1.01 * _gamma(len(R)) * columns**2
-        negative = 0.0 if float(R.min()) >= 0 else max(0.0, rounding - float(gram.min()))
+        if float(R.min()) >= 0:
+            negative = 0.0
+        else:
+            negative = max(0.0, rounding - float(gram.min()))
         raised = np.sqrt(columns**2 + negative) + np.sqrt(2 * len(L)) * off
-        self._left, self._right = L, R
+        self._left = L
+        self._right = R
         self.column_norm = float(raised) * (1 + NORM_ROUNDING_MARGIN)
         self.gram, self.gram_error = gram, rounding + 2 * columns * off + off**2
         """RᵀR, and how far an entry of R*ᵀR* may be from it."""
@@ -240,26 +245,24 @@ class Dense(Matrices):
         from evercount.factorizations.best_dense import best_gram, check_workloads
 
         span = None if period is None else check_count("period", period)
-        found = best_gram(check_workloads(workload), check_count("unit", unit), span, worst)
+        best = best_gram(check_workloads(workload), check_count("unit", unit), span, worst)
         # RᵀR = G with R lower triangular: Cholesky of the matrix read backwards
-        right = np.tril(np.linalg.cholesky(found.gram[::-1, ::-1])[::-1, ::-1].T)
+        right = np.tril(np.linalg.cholesky(best.gram[::-1, ::-1])[::-1, ::-1].T)
         left = solve_triangular(right, counting_matrix(len(right)).T, lower=True, trans="T").T
-        made = cls(np.tril(left), right, name)
-        made.certificate = found
-        return made
+        dense = cls(np.tril(left), right, name)
+        dense.certificate = best
+        return dense
 
     @property
     def spec(self) -> str | dict[str, Any]:
         """The matrices, so that a snapshot needs nobody to build them; the name where it was
         registered."""
-        return (
-            self.name
-            if self._by_name
-            else {"name": self.name, "left": self._left, "right": self._right}
-        )
+        if self._by_name:
+            return self.name
+        return {"name": self.name, "left": self._left, "right": self._right}
 
 
-def as_dense(given: Factorization, horizon: int | None, name: str | None = None) -> Dense:
+def as_dense(engine: Factorization, horizon: int | None, name: str | None = None) -> Dense:
     """Any factorization as the matrices that it claims, checked; under `name` where it was
     registered by that.
 
@@ -267,34 +270,35 @@ def as_dense(given: Factorization, horizon: int | None, name: str | None = None)
     means: norms, key and noise follow from the checked matrices. Test:
     tests/engine/test_own_factorization.py::test_claims_are_not_trusted.
     """
-    if not isinstance(given, Factorization):
+    if not isinstance(engine, Factorization):
         raise ParameterError(
             "a factorization is an instance of Factorization, such as Dense(L, R), got "
-            f"{given!r:.80}"
+            f"{engine!r:.80}"
         )
-    own = name or given.name
-    if given.horizon is None:
+    own = name or engine.name
+    if engine.horizon is None:
         raise ParameterError(
             f"{own!r} has no horizon: a factorization of your own is checked as matrices of all "
             "ticks"
         )
-    if horizon is not None and given.horizon != horizon:
+    if horizon is not None and engine.horizon != horizon:
         raise ParameterError(
-            f"{own!r} has {given.horizon} ticks and the stream {horizon}: build it for that horizon"
+            f"{own!r} has {engine.horizon} ticks and the stream {horizon}: build it for that "
+            "horizon"
         )
-    check_own_size(given.horizon)
+    check_own_size(engine.horizon)
     left, right = (
-        _finite(letter, matrix) for letter, matrix in zip("LR", given.dense(), strict=True)
+        _finite(letter, matrix) for letter, matrix in zip("LR", engine.dense(), strict=True)
     )
-    if left.shape[1] != len(right) or (len(left), right.shape[1]) != (given.horizon,) * 2:
+    if left.shape[1] != len(right) or (len(left), right.shape[1]) != (engine.horizon,) * 2:
         raise ParameterError(
             f"dense() of {own!r} gives matrices of {left.shape} and {right.shape}: they cannot be "
             "multiplied"
         )
     norm = float(np.linalg.norm(right, axis=0).max())
-    if not given.column_norm >= norm * (1 - NORM_ROUNDING_MARGIN):
+    if not engine.column_norm >= norm * (1 - NORM_ROUNDING_MARGIN):
         raise ParameterError(
-            f"{own!r} claims a column norm of {given.column_norm:.6g}, and its R has one of "
+            f"{own!r} claims a column norm of {engine.column_norm:.6g}, and its R has one of "
             f"{norm:.6g}: noise of that size would not be private"
         )
     if (
@@ -311,6 +315,7 @@ def as_dense(given: Factorization, horizon: int | None, name: str | None = None)
 
 
 def _finite(letter: str, matrix: npt.ArrayLike) -> FloatArray:
+    """Refuse what is not a matrix of finite numbers."""
     try:
         array = np.array(matrix)
         if array.dtype.kind not in "biuf":
@@ -331,6 +336,7 @@ def _finite(letter: str, matrix: npt.ArrayLike) -> FloatArray:
 
 
 def _square(letter: str, matrix: npt.ArrayLike) -> FloatArray:
+    """Refuse a matrix that is not square, or too large."""
     array = _finite(letter, matrix)
     if array.shape[0] != array.shape[1]:
         raise ParameterError(
@@ -359,6 +365,7 @@ def check_own_name(name: Any) -> str:
 
 
 def _check_triangular(L: FloatArray, R: FloatArray) -> None:
+    """Refuse matrices that use what comes later."""
     for letter, matrix, why in (
         (
             "R",
@@ -380,6 +387,7 @@ def _check_triangular(L: FloatArray, R: FloatArray) -> None:
 
 
 def _check_product(L: FloatArray, R: FloatArray) -> None:
+    """Refuse factors whose product is not the counting matrix."""
     off = np.abs(L @ R - counting_matrix(len(L)))
     if not float(off.max()) <= PRODUCT_TOLERANCE:
         row, column = np.unravel_index(int(np.argmax(off)), off.shape)
@@ -390,6 +398,7 @@ def _check_product(L: FloatArray, R: FloatArray) -> None:
 
 
 def _solved(L: FloatArray) -> FloatArray:
+    """Solve L·R = M for R."""
     from scipy.linalg import solve_triangular
 
     if np.triu(L, 1).any() or not np.diagonal(L).all():
@@ -406,7 +415,8 @@ def _off(L: FloatArray, R: FloatArray) -> float:
     """A bound of ‖(L⁻¹·M − R)_j‖₂ over all columns: `dense.proof.md`, 1."""
     from scipy.linalg import solve_triangular
 
-    T, sizes = len(L), np.abs(L)
+    T = len(L)
+    sizes = np.abs(L)
     share = 1.01 * _gamma(T + 2)
     X = np.tril(solve_triangular(L, np.eye(T), lower=True))
     rest = np.abs(np.eye(T) - L @ X) + share * (sizes @ np.abs(X) + 1e-200 + np.eye(T))

@@ -82,10 +82,9 @@ def fit_terrace(
         scores, screened = search.best_shares(rounds=2)
         chosen = np.argsort(scores, kind="stable")[:REFINED]
         refined = search.only(chosen)
-        for blocks, found in zip(
-            refined.blocks, refined.best_shares(rounds=7, start=screened[chosen])[1], strict=True
-        ):
-            terrace = Terrace(horizon, least_squares(blocks, whole_shares(found), rate), rate)
+        _, best_shares = refined.best_shares(rounds=7, start=screened[chosen])
+        for blocks, shares in zip(refined.blocks, best_shares, strict=True):
+            terrace = Terrace(horizon, least_squares(blocks, whole_shares(shares), rate), rate)
             stds = [terrace.worst_std(width, ticks) for width in widths]
             fitted.append((max(std / one for std, one in zip(stds, least, strict=True)), terrace))
     best = min(score for score, _ in fitted)
@@ -97,7 +96,9 @@ def least_std(horizon: int | None, width: int | None, rate: float, cells: int) -
     """The least worst std, in grid units, that one view alone has with Laplace noise."""
     if width is not None:
         fresh = math.sqrt(width * float(node_variance(np.asarray(rate))))
-        return fresh if width == 1 else min(fresh, _alone(horizon, width, rate, cells))
+        if width == 1:
+            return fresh
+        return min(fresh, _alone(horizon, width, rate, cells))
     if horizon is None:
         endless = EndlessBridge().for_rate(rate)
         ticks = np.asarray(endless.suspects(ENDLESS_TICKS))
@@ -154,7 +155,9 @@ class _Search:
         least: tuple[float, ...],
         rate: float,
     ) -> None:
-        self.blocks, self.rate, self.least = blocks, rate, least
+        self.blocks = blocks
+        self.rate = rate
+        self.least = least
         lengths = np.asarray([(1, *one) for one in blocks])
         self._lengths = lengths.astype(np.float64)
         self._parts = []

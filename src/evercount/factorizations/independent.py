@@ -52,7 +52,9 @@ class Direct(Factorization):
 
     def difference_norm(self, earlier: int, later: int) -> float:
         earlier, later = self._check_pair(earlier, later)
-        return 0.0 if earlier == later else math.sqrt(2.0) if earlier else 1.0
+        if earlier == later:
+            return 0.0
+        return math.sqrt(2.0) if earlier else 1.0
 
     def dense(self, ticks: int | None = None) -> tuple[FloatArray, FloatArray]:
         size = self._check_dense(ticks)
@@ -175,10 +177,8 @@ class Periods(Factorization):
         )
         if one == two:
             return self.period.difference_norm(first, last)
-        rest, head = (
-            self.period.difference_norm(first, self.width),
-            float(self.period.row_norms([last])[0]),
-        )
+        rest = self.period.difference_norm(first, self.width)
+        head = float(self.period.row_norms([last])[0])
         return math.sqrt(rest**2 + (two - one - 1) * self._end**2 + head**2)
 
     def pair_norms(self, earlier: IntArray, later: IntArray) -> FloatArray:
@@ -186,7 +186,8 @@ class Periods(Factorization):
         norms = np.empty(len(later))
         one, first = self._place(np.maximum(earlier, 1))
         two, last = self._place(later)
-        start, within = earlier == 0, (earlier > 0) & (one == two)
+        start = earlier == 0
+        within = (earlier > 0) & (one == two)
         norms[start] = self.row_norms(later[start])
         norms[within] = self.period.pair_norms(first[within], last[within])
         across = (earlier > 0) & (one < two)
@@ -212,7 +213,8 @@ class Periods(Factorization):
         count = -(-size // self.width)
         left, right = self.period.dense()
         whole = np.kron(np.tri(count, k=-1), np.ones((self.width, 1)) * left[-1])  # periods before
-        inside, blocks = np.kron(np.eye(count), left) + whole, np.kron(np.eye(count), right)
+        inside = np.kron(np.eye(count), left) + whole
+        blocks = np.kron(np.eye(count), right)
         return np.asarray(inside[:size, :size], np.float64), np.asarray(
             blocks[:size, :size], np.float64
         )
@@ -224,14 +226,19 @@ class Periods(Factorization):
     def block(self, state: State, z: FloatArray, ticks: int) -> tuple[FloatArray, State]:
         z = self._check_block(state, z, ticks)
         out = np.empty((ticks, z.shape[1]))
-        done, (*inner, before) = 0, state.arrays
+        done = 0
+        *inner, before = state.arrays
         while done < ticks:
             into = (state.tick + done) % self.width
             part = slice(done, min(ticks, done + self.width - into))
-            begin = State(into, tuple(inner)) if into else self.period.initial(z.shape[1])
+            if into:
+                begin = State(into, tuple(inner))
+            else:
+                begin = self.period.initial(z.shape[1])
             noise, after = self.period.block(begin, z[part], part.stop - done)
             out[part] = noise + before
-            inner, done = list(after.arrays), part.stop
+            inner = list(after.arrays)
+            done = part.stop
             if (state.tick + done) % self.width == 0:
                 before = out[done - 1].copy()
         return out, State(state.tick + ticks, (*inner, before))

@@ -36,19 +36,23 @@ from evercount._validate import FloatArray, IntArray
 from evercount.errors import ParameterError
 from evercount.factorizations.laplace_trees import (
     PureFactorization,
-    Rows,
     Square,
+    TreeRows,
     check_pure_horizon,
     node_variance,
 )
 
 UNITS = 1 << 24  # shares are whole multiples of ε/UNITS
-FINE, COARSE, DEEP = 6, 4, 6
-"""α is a multiple of 2^−FINE, and of 2^−COARSE in trees of at least DEEP levels: so 64 bits hold
-the noise."""
+FINE = 6
+"""α is a multiple of 2^−FINE, so that 64 bits hold the noise."""
+COARSE = 4
+"""In deep trees α is a multiple of 2^−COARSE, for the same reason."""
+DEEP = 6
+"""Levels of a deep tree, at least."""
 PLACES = 64  # a node's share depends on the position of its block in 64 steps
 # a node takes at least and at most this part of what its ancestors left
-LEAST, MOST = 1 / 64, 63 / 64
+LEAST = 1 / 64
+MOST = 63 / 64
 ALL_TICKS = 1 << 21  # the worst tick is looked for among all ticks of horizons up to this
 # noise whose std at the first tick is below this many grid units has whole coefficients
 NARROW = 0.75
@@ -87,7 +91,8 @@ def design_for(horizon: int) -> Design:
 def branching(horizon: int, levels: int, top: int) -> tuple[int, ...]:
     """`top` blocks, and below them levels whose branching is as equal as it can be, with at least
     `horizon` leaves."""
-    shape, rest = [top], -(-horizon // top)
+    shape = [top]
+    rest = -(-horizon // top)
     for below in range(levels - 1, 0, -1):
         k = 1
         while k**below < rest:
@@ -125,6 +130,16 @@ class Blocks:
     end: FloatArray
     both: FloatArray
 
+    def at(self, places: IntArray) -> Blocks:
+        """The blocks at these places."""
+        return Blocks(
+            index=self.index[places],
+            left=self.left[places],
+            start=self.start[places],
+            end=self.end[places],
+            both=self.both[places],
+        )
+
 
 class Level(NamedTuple):
     """The blocks of a level that hold some ticks, as `Bridge.levels_of` describes them."""
@@ -155,11 +170,15 @@ def boundary_moments(
     """Variances at the k + 1 boundaries and covariances of neighbours, for children of variances s
     (n, k)."""
     sums = np.concatenate([np.zeros((len(s), 1)), np.cumsum(s, axis=1)], axis=1)
-    left, right = start[:, None] + sums, end[:, None] + (sums[:, -1:] - sums)
-    c, beta = both[:, None], 1 - alpha
+    left = start[:, None] + sums
+    right = end[:, None] + (sums[:, -1:] - sums)
+    c = both[:, None]
+    beta = 1 - alpha
     variance = alpha * alpha * left + beta * beta * right + 2 * (alpha * beta * c)
-    a, b = alpha[:, :-1], alpha[:, 1:]
-    p, q = beta[:, :-1], beta[:, 1:]
+    a = alpha[:, :-1]
+    b = alpha[:, 1:]
+    p = beta[:, :-1]
+    q = beta[:, 1:]
     cov = a * b * left[:, :-1] + p * q * right[:, 1:] + a * q * c + p * b * (c - s)
     return variance, cov
 
@@ -221,7 +240,9 @@ class Bridge(PureFactorization):
         self._blocks = [math.prod(self.branching[:level]) for level in range(self.levels)]
         # first node of a level
         self._offset = [sum(self._blocks[1 : level + 1]) for level in range(self.levels)]
-        self._step = 0 if integers else FINE if self.levels < DEEP else COARSE
+        self._step = FINE if self.levels < DEEP else COARSE
+        if integers:
+            self._step = 0
         self._one = 1 << self._step
         self.bits = self._step * (self.levels - 1)
 
@@ -229,7 +250,9 @@ class Bridge(PureFactorization):
         """This bridge, or its form in whole numbers where the noise of the first tick is narrow;
         `rate`: all of ε."""
         narrow = math.sqrt(2) / rate * float(self.row_norms([1])[0]) < NARROW
-        return Bridge(self.horizon, self._design, integers=True) if narrow else self
+        if narrow:
+            return Bridge(self.horizon, self._design, integers=True)
+        return self
 
     def _parts(self, level: int, index: IntArray) -> FloatArray:
         """The part of what is left that each child of these blocks takes, shape (blocks, k)."""
@@ -261,17 +284,18 @@ class Bridge(PureFactorization):
             alpha = np.clip(np.rint(self._one * (behind / (ahead + behind))), 0, self._one).astype(
                 np.int64
             )
-            alpha[:, 0], alpha[:, -1] = self._one, 0
+            alpha[:, 0] = self._one
+            alpha[:, -1] = 0
         if not moments:
             return Split(shares, alpha, np.empty((0, 0)), np.empty((0, 0)))
-        return Split(
-            shares,
-            alpha,
-            *boundary_moments(s, alpha / self._one, blocks.start, blocks.end, blocks.both),
+        variance, cov = boundary_moments(
+            s, alpha / self._one, blocks.start, blocks.end, blocks.both
         )
+        return Split(shares, alpha, variance, cov)
 
     @staticmethod
     def _top() -> Blocks:
+        """Make the one block that holds all ticks."""
         zero = np.zeros(1)
         return Blocks(np.zeros(1, np.int64), np.full(1, UNITS), zero, zero, zero)
 
@@ -281,7 +305,8 @@ class Bridge(PureFactorization):
     ) -> Blocks:
         """Children of these blocks, as blocks of the next level."""
         left = blocks.left[row] - split.shares[row, child]
-        start, end = split.variance[row, child], split.variance[row, child + 1]
+        start = split.variance[row, child]
+        end = split.variance[row, child + 1]
         return Blocks(index, left, start, end, split.cov[row, child])
 
     def _descend(
@@ -328,7 +353,8 @@ class Bridge(PureFactorization):
     @cached_property
     def least_share(self) -> int:
         """A lower bound on the share of every node, in UNITS."""
-        low, least = UNITS, UNITS
+        low = UNITS
+        least = UNITS
         for level in range(self.levels):
             steps = min(PLACES, self._blocks[level])
             first = -(-np.arange(steps) * self._blocks[level] // steps)  # a block of each step
@@ -344,7 +370,8 @@ class Bridge(PureFactorization):
 
     def row_norms(self, ticks: npt.ArrayLike) -> FloatArray:
         at = self._check_ticks(ticks)
-        out, flat = np.empty(at.size), at.ravel()
+        out = np.empty(at.size)
+        flat = at.ravel()
         for start in range(0, at.size, _TICKS_AT_ONCE):
             *_, (_, _, split, row, child) = self._descend(flat[start : start + _TICKS_AT_ONCE])
             out[start : start + _TICKS_AT_ONCE] = split.variance[row, child + 1]
@@ -362,11 +389,15 @@ class Bridge(PureFactorization):
     def stated_suspects(self, ticks: int) -> IntArray:
         """All ticks; above 2^21 of them, those of the blocks whose ends have the largest
         variances."""
-        return np.arange(1, self.horizon + 1) if self.horizon <= ALL_TICKS else self._likely_ticks
+        if self.horizon <= ALL_TICKS:
+            return np.arange(1, self.horizon + 1)
+        return self._likely_ticks
 
     @cached_property
     def _likely_ticks(self) -> IntArray:
-        blocks, likely = self._top(), [np.ones(1, np.int64)]
+        """Ends of blocks; of each level only the likeliest blocks are divided further."""
+        blocks = self._top()
+        likely = [np.ones(1, np.int64)]
         for level, k in enumerate(self.branching):
             split = self._split(level, blocks)
             ends = (blocks.index[:, None] * k + np.arange(1, k + 1)) * self._size[level]
@@ -378,7 +409,7 @@ class Bridge(PureFactorization):
                 order = np.sort(
                     np.argsort(-np.maximum(inner.start, inner.end), kind="stable")[:_KEPT_BLOCKS]
                 )
-                blocks = Blocks(*(part[order] for part in vars(inner).values()))
+                blocks = inner.at(order)
         return np.unique(np.concatenate(likely))
 
     def laplace_errors(
@@ -397,7 +428,8 @@ class Bridge(PureFactorization):
                 scale = largest_scales(1 / own, alpha, *ends[3:])
                 if level + 1 < self.levels:
                     _, first = _distinct((part - 1) // self._size[level])
-                    r, c = row[first], child[first]
+                    r = row[first]
+                    c = child[first]
                     ends = np.stack(
                         [exact[r, c], exact[r, c + 1], cov[r, c], scale[r, c], scale[r, c + 1]]
                     )
@@ -416,7 +448,7 @@ class Bridge(PureFactorization):
         nodes, shares, place, weights = self.rows(np.asarray(ticks))
         return nodes[place], weights, shares[place]
 
-    def rows(self, ticks: IntArray) -> Rows:
+    def rows(self, ticks: IntArray) -> TreeRows:
         at = self._check_ticks(ticks).ravel()
         width = sum(self.branching)
         nodes: list[IntArray] = []
@@ -433,17 +465,18 @@ class Bridge(PureFactorization):
             # times `_one`
             ends = []
             for i in (child, child + 1):
-                a, passed = split.alpha[row, i][:, None], np.arange(k) < i[:, None]
+                a = split.alpha[row, i][:, None]
+                passed = np.arange(k) < i[:, None]
                 line = a * start + (self._one - a) * end
-                line[:, here] = (
-                    np.where(passed, a, a - self._one) << self._step * (level - 1)
-                    if level
-                    else passed
-                )
+                if level:
+                    line[:, here] = np.where(passed, a, a - self._one) << self._step * (level - 1)
+                else:
+                    line[:, here] = passed
                 ends.append(line)
             start, end = ends
-            done, count = done + k, count + len(nodes[-1])
-        return Rows(np.concatenate(nodes), np.concatenate(shares), place, end)
+            done += k
+            count += len(nodes[-1])
+        return TreeRows(np.concatenate(nodes), np.concatenate(shares), place, end)
 
     def levels_of(self, ticks: IntArray) -> list[Level]:
         """From the top, what the noise at rising ticks is made of; `TreeNoise` follows the formula
@@ -456,7 +489,8 @@ class Bridge(PureFactorization):
             nodes = self._offset[level] + blocks.index[:, None] * k + np.arange(k)
             if level + 1 < self.levels:
                 _, first = _distinct((ticks - 1) // self._size[level])
-                row, child = row[first], child[first]
+                row = row[first]
+                child = child[first]
             levels.append(Level(nodes, split.shares, split.alpha, row, child))
         return levels
 
@@ -488,7 +522,8 @@ class Bridge(PureFactorization):
                 noise <<= self._step
                 noise += alpha[:, :, None] * (start - rest)
             if level + 1 < self.levels:
-                start, end = noise[row, child][:, None], noise[row, child + 1][:, None]
+                start = noise[row, child][:, None]
+                end = noise[row, child + 1][:, None]
         return np.asarray(noise[row, child + 1])
 
     def fits(self, largest: int) -> bool:
@@ -509,7 +544,8 @@ class Bridge(PureFactorization):
         )
 
     def _rounding_at(self, ticks: IntArray) -> FloatArray:
-        flat, out = ticks.ravel(), np.zeros(ticks.size)
+        flat = ticks.ravel()
+        out = np.zeros(ticks.size)
         for start in range(0, flat.size if self.bits else 0, _TICKS_AT_ONCE):
             here = slice(start, start + _TICKS_AT_ONCE)
             places = self._places(flat[here])
@@ -529,7 +565,8 @@ class Bridge(PureFactorization):
             )
             if level + 1 < self.levels:
                 _, first = _distinct((ticks - 1) // self._size[level])
-                r, c = row[first], child[first]
+                r = row[first]
+                c = child[first]
                 ends = np.stack([places[r, c], places[r, c + 1]])
         return np.asarray(places[row, child + 1])
 

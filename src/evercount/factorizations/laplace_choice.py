@@ -64,13 +64,15 @@ class EpochBridge(Bridge):
         for level, _, split, row, child in self._descend(ticks):
             alpha = split.alpha / self._one
             if level == 0:
-                weight, scale = np.asarray([[0.0, 1.0]]), np.zeros((1, 2))
+                weight = np.asarray([[0.0, 1.0]])
+                scale = np.zeros((1, 2))
             else:
                 weight = alpha * weights[0][:, None] + (1 - alpha) * weights[1][:, None]
                 scale = largest_scales(UNITS / split.shares, alpha, *scales)
             if level + 1 < self.levels:
                 _, first = np.unique((ticks - 1) // self._size[level], return_index=True)
-                r, c = row[first], child[first]
+                r = row[first]
+                c = child[first]
                 weights, scales = (
                     np.stack([ends[r, c], ends[r, c + 1]]) for ends in (weight, scale)
                 )
@@ -159,11 +161,13 @@ class EndlessBridge(EndlessTree):
 
     def _apart(self, earlier: IntArray, later: IntArray, square: Square) -> FloatArray:
         """As `PureFactorization._apart`; `earlier` may be 0."""
-        first, last = self.epochs(np.maximum(earlier, 1)), self.epochs(later)
+        first = self.epochs(np.maximum(earlier, 1))
+        last = self.epochs(later)
         squares = np.empty(len(later))
         for a, b in set(zip(first.tolist(), last.tolist(), strict=True)):
             here = (first == a) & (last == b)
-            start, stop = earlier[here] - int(ENDS[a]), later[here] - int(ENDS[b])
+            start = earlier[here] - int(ENDS[a])
+            stop = later[here] - int(ENDS[b])
             if a == b:
                 squares[here] = self.tree(a)._apart(start, stop, square)
                 continue
@@ -180,7 +184,8 @@ class EndlessBridge(EndlessTree):
         )
 
     def _rounding_at(self, ticks: IntArray) -> FloatArray:
-        epochs, out = self.epochs(ticks), np.zeros(ticks.shape)
+        epochs = self.epochs(ticks)
+        out = np.zeros(ticks.shape)
         for epoch in np.unique(epochs).tolist():
             here = epochs == epoch
             out[here] = self.tree(epoch)._rounding_at(ticks[here] - int(ENDS[epoch]))
@@ -192,7 +197,8 @@ class EndlessBridge(EndlessTree):
             return np.arange(1, ticks + 1)
         every = []
         for epoch in range(int(self.epochs([ticks])[0]) + 1):
-            start, stop = int(ENDS[epoch]), min(ticks, int(ENDS[epoch + 1]))
+            start = int(ENDS[epoch])
+            stop = min(ticks, int(ENDS[epoch + 1]))
             every.append(start + self.tree(epoch, stop - start).stated_suspects(stop - start))
         return np.concatenate(every)
 
@@ -218,7 +224,8 @@ class WindowTree(DigitTree):
     ) -> None:
         super().__init__(1, base)
         self.horizon = None if horizon is None else check_pure_horizon(horizon)
-        self.width, self.levels = width, levels
+        self.width = width
+        self.levels = levels
         self.size = base ** (levels - 1)
         """Ticks of a node of the highest level; after the first window errors repeat with this
         period."""
@@ -232,7 +239,9 @@ class WindowTree(DigitTree):
 
     def _index(self, ticks: IntArray, level: int) -> IntArray:
         """Nothing lies above the highest place, whose digit grows without end."""
-        return super()._index(ticks, level) if level < self.levels else np.zeros_like(ticks)
+        if level < self.levels:
+            return super()._index(ticks, level)
+        return np.zeros_like(ticks)
 
     def tops(self, ticks: npt.ArrayLike) -> IntArray:
         """How many whole nodes of the highest level the prefix of each tick uses."""
@@ -246,20 +255,17 @@ class WindowTree(DigitTree):
         return list(range(max(1, ticks - min(2 * self.size, _SOME)), ticks + 1))
 
     def worst_row(self) -> tuple[int, float]:
-        return (
-            super().worst_row()
-            if self.horizon is None
-            else self._worst_of(self.suspects(self.horizon))
-        )
+        if self.horizon is None:
+            return super().worst_row()
+        return self._worst_of(self.suspects(self.horizon))
 
     def worst_window(self) -> float:
         """The largest norm of a sum over the last `width` ticks: of all, or of some thousand where
         there are more."""
-        last = (
-            self.width + self.size
-            if self.horizon is None
-            else min(self.horizon, self.width + self.size)
-        )
+        if self.horizon is None:
+            last = self.width + self.size
+        else:
+            last = min(self.horizon, self.width + self.size)
         ticks = np.arange(1, last + 1)
         if last > _SOME:
             ends = [
@@ -297,7 +303,7 @@ def pure_factorization(name: str | None, horizon: int | None) -> PureFactorizati
     """The pure mechanism of that name; None chooses the bridge, or the endless bridge without a
     horizon."""
     # Other names: "pure-tree-k" for an odd k, "pure-window-7" for sums over the last 7 ticks.
-    known = (*PURE, *PURE_ENDLESS, "fresh")
+    names = (*PURE, *PURE_ENDLESS, "fresh")
     if name is None:
         name = "endless-bridge" if horizon is None else "bridge"
     if name in PURE_ENDLESS:
@@ -305,15 +311,15 @@ def pure_factorization(name: str | None, horizon: int | None) -> PureFactorizati
             raise ParameterError(
                 f"{name} is for horizon=None; with a horizon 'bridge' has less error"
             )
-        return (
-            _endless(False) if name == "endless-bridge" else _hybrid(name == "pure-hybrid-binary")
-        )
+        if name == "endless-bridge":
+            return _endless(False)
+        return _hybrid(name == "pure-hybrid-binary")
     if name == "fresh":
         return WindowTree(1, horizon, 3, 1, name)  # new Laplace noise on every tick's own number
     if isinstance(name, str) and (wide := _WINDOW.fullmatch(name)):
         return window_tree(int(wide[1]), horizon)
-    if name not in known and not (isinstance(name, str) and _NAME.fullmatch(name)):
-        raise UnknownName("factorization for delta=0", name, (*known, "terrace"))
+    if name not in names and not (isinstance(name, str) and _NAME.fullmatch(name)):
+        raise UnknownName("factorization for delta=0", name, (*names, "terrace"))
     if horizon is None:
         raise ParameterError(
             f"{name!r} needs a known horizon; without one use 'endless-bridge' (or give a horizon)"

@@ -42,7 +42,7 @@ def check_pure_horizon(horizon: Any) -> int:
 Square = Callable[[FloatArray], FloatArray]
 
 
-class Rows(NamedTuple):
+class TreeRows(NamedTuple):
     """Rows of L: noise at tick t is the sum over j of weights[t, j]·2^−bits times the number of
     nodes[place[t, j]]."""
 
@@ -101,11 +101,9 @@ class PureFactorization(Factorization):
 
         Tick 0 is before the first and has no noise: there it is `laplace_errors`.
         """
-        both, first, rest = (
-            np.zeros((2, len(later))),
-            (earlier == 0) & (later > 0),
-            (earlier > 0) & (later > earlier),
-        )
+        both = np.zeros((2, len(later)))
+        first = (earlier == 0) & (later > 0)
+        rest = (earlier > 0) & (later > earlier)
         if first.any():
             both[:, first] = self.laplace_errors(later[first], rate)[:2]
         if rest.any():
@@ -125,14 +123,16 @@ class PureFactorization(Factorization):
     def suspects(self, ticks: int) -> list[int]:
         """Ticks, none above `ticks`, one of which has the largest std of the first `ticks`."""
         # Empty where none are known; with a horizon, `ticks` must be that.
-        return [] if self.horizon is None else [self.worst_row()[0]]
+        if self.horizon is None:
+            return []
+        return [self.worst_row()[0]]
 
     def stated_suspects(self, ticks: int) -> IntArray:
         """As `suspects`, of the std that a stream states: of discrete numbers, rounded, whatever
         their rate."""
         return np.asarray(self.suspects(ticks), np.int64)
 
-    def rows(self, ticks: IntArray) -> Rows:
+    def rows(self, ticks: IntArray) -> TreeRows:
         """The noise at ticks that lie close together."""
         raise NotImplementedError  # of streams without a horizon the trees of epochs have it
 
@@ -183,8 +183,10 @@ class DigitTree(PureFactorization):
             raise ParameterError(
                 f"the base of a tree must be 2 or an odd number from 3 to 999, got {base!r}"
             )
-        self.base, self.low = base, (base - 1) // 2  # digits go from −low to base − 1 − low
-        levels, largest = 0, 0
+        self.base = base
+        self.low = (base - 1) // 2  # digits go from −low to base − 1 − low
+        levels = 0
+        largest = 0
         while largest < T:
             largest += (base - 1 - self.low) * base**levels
             levels += 1
@@ -211,7 +213,9 @@ class DigitTree(PureFactorization):
         for level, digit in enumerate(self.digits([node])[0].tolist()):
             if digit:
                 size = self.base**level
-                return (node - size + 1, node) if digit > 0 else (node + 1, node + size)
+                if digit > 0:
+                    return node - size + 1, node
+                return node + 1, node + size
         raise ParameterError(f"0 is not a node, got {node}")
 
     def total_weight(self) -> int:
@@ -297,23 +301,30 @@ class DigitTree(PureFactorization):
         # The walks meet as soon as the highest place in which the two ticks differ has the same
         # digit: below that place every node is used by one of them only, and in it as many as the
         # digits are apart.
-        one, two = self.digits(earlier), self.digits(later)
-        low, size = np.zeros(one.shape[:-1], np.int64), np.zeros(one.shape[:-1], np.int64)
+        one = self.digits(earlier)
+        two = self.digits(later)
+        low = np.zeros(one.shape[:-1], np.int64)
+        size = np.zeros(one.shape[:-1], np.int64)
         for level in range(self.levels):
-            a, b = one[..., level], two[..., level]
+            a = one[..., level]
+            b = two[..., level]
             size = np.where(a == b, size, low + np.abs(a - b))
             low = low + np.abs(a) + np.abs(b)
         return size
 
-    def rows(self, ticks: IntArray) -> Rows:
+    def rows(self, ticks: IntArray) -> TreeRows:
         return self.below(self.levels, ticks)
 
-    def below(self, levels: int, ticks: IntArray) -> Rows:
+    def below(self, levels: int, ticks: IntArray) -> TreeRows:
         """`rows` without the nodes of this level and of higher ones."""
         nothing = np.empty((len(ticks), 0), np.int64)
-        nodes, places, weights, count = [nothing[0]], [nothing], [nothing], 0
+        nodes = [nothing[0]]
+        places = [nothing]
+        weights = [nothing]
+        count = 0
         for level in range(levels):
-            index, parent = self._index(ticks, level), self.base * self._index(ticks, level + 1)
+            index = self._index(ticks, level)
+            parent = self.base * self._index(ticks, level + 1)
             digit = index - parent
             numbers = np.arange(min(index.min(), parent.min()), max(index.max(), parent.max()) + 1)
             size = self.base**level
@@ -326,7 +337,7 @@ class DigitTree(PureFactorization):
             places.append(np.where(taken, count - 1 + np.cumsum(proper)[np.where(taken, at, 0)], 0))
             weights.append(np.sign(digit)[:, None] * taken)
             count += len(nodes[-1])
-        return Rows(
+        return TreeRows(
             np.concatenate(nodes), np.ones(count, np.int64), np.hstack(places), np.hstack(weights)
         )
 
@@ -368,7 +379,8 @@ class EndlessTree(PureFactorization):
     def suspects(self, ticks: int) -> list[int]:
         worst = []
         for epoch in range(int(self.epochs([ticks])[0]) + 1):
-            start, stop = int(self.ends[epoch]), min(ticks, int(self.ends[epoch + 1]))
+            start = int(self.ends[epoch])
+            stop = min(ticks, int(self.ends[epoch + 1]))
             worst.append(start + self.tree(epoch, stop - start).worst_row()[0])
         return worst
 
@@ -376,7 +388,8 @@ class EndlessTree(PureFactorization):
         self, ticks: npt.ArrayLike, rate: float
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
         """The totals of earlier epochs, and the tree of the tick's own epoch."""
-        at, epochs = np.asarray(ticks), self.epochs(ticks)
+        at = np.asarray(ticks)
+        epochs = self.epochs(ticks)
         exact, plain, largest = self.before(rate)[:, epochs]
         for epoch in np.unique(epochs).tolist():
             here = epochs == epoch
@@ -388,12 +401,17 @@ class EndlessTree(PureFactorization):
 
     def dense(self, ticks: int | None = None) -> tuple[FloatArray, FloatArray]:
         size = self._check_dense(ticks)
-        rows, columns = [], []
+        rows = []
+        columns = []
         for epoch in range(int(self.epochs([size])[0]) + 1):
-            start, stop = int(self.ends[epoch]), min(size, int(self.ends[epoch + 1]))
+            start = int(self.ends[epoch])
+            stop = min(size, int(self.ends[epoch + 1]))
             left, right, later = self.factors(epoch, stop - start)
-            tall, wide = np.zeros((size, left.shape[1])), np.zeros((len(right), size))
-            tall[start:stop], tall[stop:], wide[:, start:stop] = left, later, right
+            tall = np.zeros((size, left.shape[1]))
+            wide = np.zeros((len(right), size))
+            tall[start:stop] = left
+            tall[stop:] = later
+            wide[:, start:stop] = right
             columns.append(tall)
             rows.append(wide)
         return np.hstack(columns), np.vstack(rows)
@@ -425,21 +443,25 @@ class HybridTree(EndlessTree):
 
     def tree(self, epoch: int, ticks: int | None = None) -> DigitTree:
         whole = _epoch_tree(epoch, self.binary)
-        return whole if ticks is None else DigitTree(ticks, whole.base)
+        if ticks is None:
+            return whole
+        return DigitTree(ticks, whole.base)
 
     def node_share(self, epoch: int) -> Fraction:
         """ε over the part of ε that one node of an epoch's tree has."""
         return self.tree(epoch).levels * self.total_share / (self.total_share - 1)
 
     def before(self, rate: float) -> FloatArray:
-        total, epochs = rate / float(self.total_share), np.arange(len(self.ends))
+        total = rate / float(self.total_share)
+        epochs = np.arange(len(self.ends))
         variance = node_variance(np.asarray(total))
         return np.stack([epochs * variance, epochs * (2 / total**2), np.minimum(epochs, 1) / total])
 
     def inside(
         self, epoch: int, ticks: IntArray, rate: float
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
-        own, weight = rate / float(self.node_share(epoch)), self.tree(epoch).weight(ticks)
+        own = rate / float(self.node_share(epoch))
+        weight = self.tree(epoch).weight(ticks)
         return (
             weight * node_variance(np.asarray(own)),
             weight * np.float64(2 / own**2),
@@ -448,7 +470,8 @@ class HybridTree(EndlessTree):
 
     def factors(self, epoch: int, ticks: int) -> tuple[FloatArray, FloatArray, FloatArray]:
         """The total is the first node."""
-        total, node = float(self.total_share), float(self.node_share(epoch))
+        total = float(self.total_share)
+        node = float(self.node_share(epoch))
         left, right = self.tree(epoch).dense(ticks)
         later = np.zeros(left.shape[1] + 1)
         later[0] = total
@@ -472,12 +495,14 @@ class HybridTree(EndlessTree):
         return norms
 
     def _apart(self, earlier: IntArray, later: IntArray, square: Square) -> FloatArray:
-        first, last = self.epochs(earlier), self.epochs(later)
+        first = self.epochs(earlier)
+        last = self.epochs(later)
         out = np.empty(len(later))
         total = square(np.asarray(1 / float(self.total_share)))
         for a, b in set(zip(first.tolist(), last.tolist(), strict=True)):
             here = (first == a) & (last == b)
-            start, stop = earlier[here] - (1 << a) + 1, later[here] - (1 << b) + 1
+            start = earlier[here] - (1 << a) + 1
+            stop = later[here] - (1 << b) + 1
             one, two = (square(np.asarray(1 / float(self.node_share(epoch)))) for epoch in (a, b))
             if a == b:
                 out[here] = self.tree(a).apart(start, stop) * one

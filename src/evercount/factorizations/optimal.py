@@ -146,15 +146,15 @@ def dual_maximiser(T: int) -> tuple[FloatArray, FloatArray, FloatArray]:
             return p, values, vectors
         # the acceleration made it worse: forget its points and take a simple step
         if gap > previous_gap:
-            points, changes = [], []
+            points = []
+            changes = []
         previous_gap = gap
-        points, changes = (
-            [*points, np.log(p)][-ANDERSON_POINTS:],
-            [*changes, change][-ANDERSON_POINTS:],
-        )
+        points = [*points, np.log(p)][-ANDERSON_POINTS:]
+        changes = [*changes, change][-ANDERSON_POINTS:]
         x = points[-1] + OVER_RELAXATION * change
         if len(points) > 1:
-            point_steps, change_steps = np.diff(points, axis=0).T, np.diff(changes, axis=0).T
+            point_steps = np.diff(points, axis=0).T
+            change_steps = np.diff(changes, axis=0).T
             x -= (point_steps + OVER_RELAXATION * change_steps) @ np.linalg.lstsq(
                 change_steps, change
             )[0]
@@ -191,9 +191,11 @@ def anytime_lower_bound(horizon: int) -> float:
         )
         total = float(values.sum())
         best = max(best, total)
-        new_p, new_q = left**2 @ values / total, (right.T**2) @ values / total
+        new_p = left**2 @ values / total
+        new_q = (right.T**2) @ values / total
         upper = total * np.sqrt(float((new_p / p).max()) * float((new_q / q).max()))
         if upper <= best * (1 + SCALING_GAP):
             break
-        p, q = new_p, new_q
+        p = new_p
+        q = new_q
     return best * (1 - ROUNDING)

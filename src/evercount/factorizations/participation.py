@@ -17,7 +17,7 @@ import numpy as np
 
 from evercount._validate import FloatArray, IntArray, check_count
 from evercount.factorizations.base import Factorization
-from evercount.factorizations.blend import Blend, BlendFilter
+from evercount.factorizations.blend import Blend
 from evercount.factorizations.dense import Dense
 from evercount.factorizations.filter_numbers import Exponentials, PiecewiseLinear, geometric
 from evercount.factorizations.independent import Direct, Fresh
@@ -37,9 +37,10 @@ Bounds = Callable[[int, int | None], float]
 
 ROUNDING_MARGIN = 1e-8
 """B is raised by this fraction: far more than the relative rounding error of its positive sums."""
-MOST_TICKS, MOST_ENTRIES = 2**16, 2**25
-"""Up to so many ticks, and entries of G on q diagonals, these are computed; above, they are bounded
-between knots."""
+MOST_TICKS = 2**16
+"""Up to so many ticks, q diagonals of G are computed; above, they are bounded between knots."""
+MOST_ENTRIES = 2**25
+"""They also are bounded if they have more entries than this."""
 SINGLE_LAGS = 64
 """Distances that are bounded one by one between knots; larger ones together, in ranges of 1/64 of
 their size."""
@@ -124,8 +125,8 @@ def _largest_product(bound: FloatArray, q: int, period: int | None) -> float:
     return float(np.sort(rows)[-q:].sum())
 
 
-def _largest_sum(factorization: Factorization, q: int, period: int | None) -> float:
-    T = factorization.horizon
+def _closed_sum(factorization: Factorization, q: int) -> float | None:
+    """Compute the largest sum where there is a formula for it."""
     match factorization:
         case Fresh():
             return float(q)
@@ -136,31 +137,52 @@ def _largest_sum(factorization: Factorization, q: int, period: int | None) -> fl
             return _tree_sum(q, horizon.bit_length())
         case HonakerFull(height=height):
             return _tree_sum(q, height + 1)
-        case Blend(horizon=int(horizon), filter=BlendFilter(weights=(_, *_))) if (
-            horizon <= LARGEST_OPTIMAL_HORIZON
-        ):
-            pass  # columns of different norms: below, as any matrix
-        case SquareRoot() | Weighted():
-            family = Family.of(factorization)
-            if T is not None and T <= MOST_TICKS and T * max(q, period or 0) <= MOST_ENTRIES:
-                return _exact_sum(
-                    family.diagonals(),
-                    lambda *lags: family.over(*lags),
-                    T,
-                    q,
-                    period,
-                    *family.falls,
-                )
-            return _bounded_sum(family.over, q, any(family.falls))
+    return None
+
+
+def _family_sum(member: SquareRoot | Weighted, q: int, period: int | None) -> float:
+    """Bound the largest sum from diagonals of G, or for long horizons from bounds of them."""
+    T = member.horizon
+    family = Family.of(member)
+    if T is not None and T <= MOST_TICKS and T * max(q, period or 0) <= MOST_ENTRIES:
+        return _exact_sum(
+            family.diagonals(),
+            lambda *lags: family.over(*lags),
+            T,
+            q,
+            period,
+            *family.falls,
+        )
+    return _bounded_sum(family.over, q, any(family.falls))
+
+
+def _is_short_and_weighted(factorization: Factorization) -> bool:
+    """Whether it is a blend whose columns have different norms, and T × T matrices are small."""
+    return (
+        isinstance(factorization, Blend)
+        and factorization.horizon is not None
+        and factorization.horizon <= LARGEST_OPTIMAL_HORIZON
+        and bool(factorization.filter.weights)
+    )
+
+
+def _largest_sum(factorization: Factorization, q: int, period: int | None) -> float:
+    """Bound Σ_{i,j∈J} |G_ij| over all sets J of q ticks within the period."""
+    closed = _closed_sum(factorization, q)
+    if closed is not None:
+        return closed
+    # columns of different norms: below, as any matrix
+    uneven = _is_short_and_weighted(factorization)
+    if isinstance(factorization, SquareRoot | Weighted) and not uneven:
+        return _family_sum(factorization, q, period)
+    T = factorization.horizon
     if T is None or T > LARGEST_OPTIMAL_HORIZON:
         return math.inf
     if isinstance(factorization, Dense):
-        found = gram_sum(np.abs(factorization.gram) + factorization.gram_error, q, period)
-        return min(
-            found,
-            signed_sum(factorization.gram, q, period)
-            + (period or 0) ** 2 * factorization.gram_error,
-        )
+        gram = factorization.gram
+        error = factorization.gram_error
+        by_size = gram_sum(np.abs(gram) + error, q, period)
+        return min(by_size, signed_sum(gram, q, period) + (period or 0) ** 2 * error)
     R = factorization.dense()[1]
     return gram_sum(np.abs(R.T @ R), q, period)
 
@@ -193,7 +215,8 @@ def signed_costs(gram: FloatArray, q: int, period: int) -> tuple[FloatArray, Flo
     these ticks)."""
     ticks = np.arange(len(gram) - period + 1)[:, None] + np.arange(period)
     blocks = gram[ticks[:, :, None], ticks[:, None, :]]
-    cost, gradient = np.maximum(blocks, 0.0).sum(axis=(1, 2)), np.ones_like(blocks)
+    cost = np.maximum(blocks, 0.0).sum(axis=(1, 2))
+    gradient = np.ones_like(blocks)
     signed = (blocks < 0).any(axis=(1, 2))
     values, vectors = np.linalg.eigh(np.minimum(blocks[signed], 0.0))
     cost[signed] += q * values[:, -1]
@@ -242,7 +265,8 @@ def _exact_sum(
     """
     last = max(q, period or 0)
     forms = np.zeros((2, T))  # F_m of rows and of columns
-    sums, largest = np.zeros(2), np.zeros(q)
+    sums = np.zeros(2)
+    largest = np.zeros(q)
     interval = np.zeros(T)
     for lag in range(last):
         entries = diagonal(lag) * (2.0 if lag else 1.0)
@@ -269,11 +293,14 @@ def _exact_sum(
 def _later(diagonal: Diagonals, over: Bounds, largest: FloatArray, T: int) -> float:
     """A bound of all entries at distance q or more, from bounds and, where these are large, from
     diagonals."""
-    lag, seen, rest = len(largest), 0.0, 0.0
+    lag = len(largest)
+    seen = 0.0
+    rest = 0.0
     while lag < T and (rest := over(lag, None)) > max(seen, float(largest[-1])):
         stop = min(T, 2 * lag)
         seen = max(seen, *(float(diagonal(one).max()) for one in range(lag, stop)))
-        lag, rest = stop, 0.0
+        lag = stop
+        rest = 0.0
     return max(seen, rest)
 
 
@@ -312,7 +339,9 @@ class Family:
         if isinstance(member, SquareRoot):
             one = PiecewiseLinear(np.zeros(1, dtype=np.int64), np.ones(1))
             return cls(member.filter.summed_inverse(), 0.0, one, one, member.horizon, (True, True))
-        filter_, eta, n = member.weights.filter, member.weights.eta, member.weights.n
+        filter_ = member.weights.filter
+        eta = member.weights.eta
+        n = member.weights.n
         head = float(np.prod((1 - filter_.zero_lack) / (1 - filter_.pole_lack)))
         falls = member.rows_fall, member.columns_fall
         if member.horizon is None:
@@ -323,15 +352,14 @@ class Family:
         """From d to all G(i, i+d), in O(T·order) each."""
         assert self.horizon is not None
         T = self.horizon
-        phi, n = self.eta.at(0, T) ** -2.0, self.n.at(0, T)
+        phi = self.eta.at(0, T) ** -2.0
+        n = self.n.at(0, T)
         V = np.empty((T, len(self.f.weights)))
         for a, weight in enumerate(self.f.weights):
             # Σ_k φ_{j+k}·ρ^k for each ρ = λ_a·λ_b, by doubling: every term is positive
-            rates, S, half = (
-                self.f.rates[a] + self.f.rates,
-                np.repeat(phi[:, None], len(self.f.weights), axis=1),
-                1,
-            )
+            rates = self.f.rates[a] + self.f.rates
+            S = np.repeat(phi[:, None], len(self.f.weights), axis=1)
+            half = 1
             while half < T:
                 S[:-half] += np.exp(-rates * half) * S[half:]
                 half *= 2
@@ -372,7 +400,9 @@ class _Blocks:
     def __init__(self, family: Family) -> None:
         endless = self.endless = family.horizon != int(family.eta.knots[-1]) + 1
         knots = self.knots = family.eta.knots if endless else _split(family.eta.knots)
-        f, self.rates, lengths = family.f, family.f.rates, np.diff(knots)
+        f = family.f
+        self.rates = family.f.rates
+        lengths = np.diff(knots)
         wide = np.append(lengths > 1, False)
         eta, n = (np.interp(knots, line.knots, line.values) for line in (family.eta, family.n))
         phi = eta**-2.0
@@ -405,7 +435,9 @@ class _Blocks:
         """A bound of all entries at distances from `start` to `stop` (None: and beyond)."""
         if start == 0:
             diagonal = float(self.diagonal.max())
-            return diagonal if stop == 0 else max(diagonal, self.over(1, stop))
+            if stop == 0:
+                return diagonal
+            return max(diagonal, self.over(1, stop))
         ends = np.append(self.knots[1:] - 1, self.knots[-1])
         reach = ends >= start
         if self.endless:
@@ -428,7 +460,8 @@ class _Blocks:
         level = np.log2(last - first + 1).astype(np.int64)
         result = np.empty(len(first))
         for one in np.unique(level).tolist():
-            here, table = level == one, self.n[one]
+            here = level == one
+            table = self.n[one]
             result[here] = np.minimum(table[first[here]], table[last[here] + 1 - (1 << one)])
         return result
 
@@ -451,11 +484,13 @@ def _bounded_sum(over: Bounds, q: int, falling: bool) -> float:
         starts.append(at)
     stops = [*starts[1:], q]
     largest = [over(start, stop - 1) for start, stop in zip(starts, stops, strict=True)]
-    at, later = q, 0.0 if falling else over(q, None)
+    at = q
+    later = 0.0 if falling else over(q, None)
     while later > largest[-1]:
         stop = at + max(1, at // 4)
         largest[-1] = max(largest[-1], over(at, stop - 1))
-        at, later = stop, over(stop, None)
+        at = stop
+        later = over(stop, None)
     return _by_distance(starts, largest, later, q)
 
 

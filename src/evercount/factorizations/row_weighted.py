@@ -88,10 +88,8 @@ def bounded_columns(filter_: Rational, eta: PiecewiseLinear, endless: bool) -> P
     if len(lengths):
         above, safely = np.empty((2, len(lengths), len(rates)))
         for start in range(0, len(lengths), _BLOCKS_AT_ONCE):
-            here, knots = (
-                slice(start, start + _BLOCKS_AT_ONCE),
-                slice(start, start + _BLOCKS_AT_ONCE + 1),
-            )
+            here = slice(start, start + _BLOCKS_AT_ONCE)
+            knots = slice(start, start + _BLOCKS_AT_ONCE + 1)
             bow = np.minimum(1.0, (lengths[here, np.newaxis] * rates) ** 2 / 8)
             D, size = bow_terms(rates, phi[knots], lengths[here], S[knots])
             above[here] = np.where(D < 0, -D, 0.0) * bow
@@ -130,7 +128,8 @@ def bow_terms(
 
 def _largest_slack(root: FloatArray, above_chord: FloatArray, lengths: IntArray) -> float:
     """The most by which N exceeds n² between knots, as a part of n²: step 6 of the proof."""
-    s0, s1 = root[:-1], root[1:]
+    s0 = root[:-1]
+    s1 = root[1:]
     ratio = (s0 + s1) ** 2 / (4 * s0 * s1) - 1 + above_chord / np.minimum(s0, s1) ** 2
     return float(np.max(np.where(lengths > 1, ratio, 0.0)))
 
@@ -138,7 +137,8 @@ def _largest_slack(root: FloatArray, above_chord: FloatArray, lengths: IntArray)
 def _block_sums(rates: FloatArray, length: int) -> tuple[FloatArray, FloatArray, FloatArray]:
     """(Σ(1−k/ℓ)ρ^k, Σ(k/ℓ)ρ^k, ρ^ℓ) over k < ℓ, ℓ a power of two, by doubling: every term is
     positive."""
-    total, ramp = np.ones_like(rates), np.zeros_like(rates)
+    total = np.ones_like(rates)
+    ramp = np.zeros_like(rates)
     half = 1
     while half < length:
         decay = np.exp(-rates * half)
@@ -219,7 +219,8 @@ class Weighted(Factorization):
 
     def dense(self, ticks: int | None = None) -> tuple[FloatArray, FloatArray]:
         size = self._check_dense(ticks)
-        eta, n = self.weights.eta.at(0, size), self.weights.n.at(0, size)
+        eta = self.weights.eta.at(0, size)
+        n = self.weights.n.at(0, size)
         f = lower_toeplitz(self.weights.filter.forward().values(size))
         g = lower_toeplitz(self._inverse.values(size))
         return counting_matrix(size) @ (n[:, np.newaxis] * g * eta), f / eta[:, np.newaxis] / n
@@ -229,7 +230,9 @@ class Weighted(Factorization):
 
     def public_parameters(self) -> tuple[FloatArray, ...]:
         """The filter, and both weights as knots and values."""
-        design, eta, n = self.weights.filter, self.weights.eta, self.weights.n
+        design = self.weights.filter
+        eta = self.weights.eta
+        n = self.weights.n
         weights = (
             np.asarray(part, np.float64)
             for weight in (eta, n)
@@ -238,7 +241,8 @@ class Weighted(Factorization):
         return (design.pole_lack, design.zero_lack, *weights)
 
     def block(self, state: State, z: FloatArray, ticks: int) -> tuple[FloatArray, State]:
-        z, stop = self._check_block(state, z, ticks), state.tick + ticks
+        z = self._check_block(state, z, ticks)
+        stop = state.tick + ticks
         eta, n = (
             weight.at(state.tick, stop)[:, np.newaxis]
             for weight in (self.weights.eta, self.weights.n)
@@ -406,6 +410,7 @@ class SquareRoot(Factorization):
 
 @lru_cache(maxsize=32)
 def _known_weights(T: int, first: float, last: float) -> Weights:
+    """Compute the weights for a horizon of T ticks."""
     knots = dyadic_knots(T - 1, mirrored=True)
     t = knots.astype(np.float64)
     eta = PiecewiseLinear(knots, round_bits((t + 1 + T / 18) ** -first * (T - t + 1) ** -last))
@@ -414,6 +419,7 @@ def _known_weights(T: int, first: float, last: float) -> Weights:
 
 @lru_cache(maxsize=2)
 def _unbounded_weights(shift: int) -> Weights:
+    """Compute the weights of a stream without a horizon."""
     filter_ = design(UNBOUNDED_FILTER_TICKS)
     knots = dyadic_knots(UNBOUNDED_LAST_KNOT, mirrored=False)
     eta = PiecewiseLinear(knots, round_bits((shift + knots.astype(np.float64)) ** 0.3))

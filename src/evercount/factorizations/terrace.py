@@ -120,12 +120,15 @@ class Levels:
 def least_squares(blocks: Sequence[int], shares: Sequence[int], rate: float) -> Levels:
     """The levels with the weights of least squares, where a node with all of ε has this rate."""
     variances = node_variance(np.asarray(shares) / SHARES * rate)
-    weights, inside, shorter = [], float(variances[0]), 1
+    weights = []
+    inside = float(variances[0])
+    shorter = 1
     for block, variance in zip(blocks, variances[1:].tolist(), strict=True):
         children = inside * (block // shorter)
         alpha = min(round(children / (children + variance) * 2**BITS), 2**BITS - 1)
         weights.append(alpha)
-        inside, shorter = children * (1 - alpha / 2**BITS), block
+        inside = children * (1 - alpha / 2**BITS)
+        shorter = block
     return Levels(tuple(blocks), tuple(shares), tuple(weights))
 
 
@@ -173,10 +176,14 @@ class Terrace(PureFactorization):
     units = SHARES
 
     def __init__(self, horizon: int | None, levels: Levels, rate: float) -> None:
-        self.horizon = None if check_horizon(horizon) is None else check_pure_horizon(horizon)
+        if check_horizon(horizon) is None:
+            self.horizon = None
+        else:
+            self.horizon = check_pure_horizon(horizon)
         if not (rate > 0 and math.isfinite(rate)):
             raise ParameterError(f"the rate of a terrace must be positive and finite, got {rate!r}")
-        self.design, self.rate = levels, rate
+        self.design = levels
+        self.rate = rate
         self.levels = len(levels.blocks) + 1
         self.lengths = (1, *levels.blocks)
 
@@ -199,7 +206,8 @@ class Terrace(PureFactorization):
     def _virtual(self) -> tuple[FloatArray, FloatArray]:
         """(v, x) of each level: variances for which these weights are those of least squares, and
         1/Σ_{i≤l} b_i/v_i."""
-        virtual, inside = [1.0], 1.0
+        virtual = [1.0]
+        inside = 1.0
         for length, shorter, weight in zip(
             self.lengths[1:], self.lengths, self.design.weights, strict=False
         ):
@@ -316,7 +324,9 @@ class Terrace(PureFactorization):
         exact, _, _ = self.span_errors(earlier, later, self.rate)
         # rounding decides among these only
         likely = exact + MOST_ROUNDING >= exact.max() * (1 - 1e-12)
-        exact, earlier, later = exact[likely], earlier[likely], later[likely]
+        exact = exact[likely]
+        earlier = earlier[likely]
+        later = later[likely]
         variance = exact + self._rounding(earlier, later, self.rate)
         worst = int(np.argmax(variance))
         return int(later[worst]), math.sqrt(float(variance[worst]))
@@ -337,7 +347,8 @@ class Terrace(PureFactorization):
         top = self.lengths[-1]
         size = -(-ticks // top) * top
         weights = [weight / 2**BITS for weight in self.design.weights]
-        starts, offset = [], 0
+        starts = []
+        offset = 0
         for length in self.lengths:
             starts.append(offset)
             offset += size // length

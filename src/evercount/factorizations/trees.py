@@ -43,7 +43,8 @@ def prefix_sums(values: AnyArray, prefixes: AnyArray, start: int) -> tuple[AnyAr
     noise = values.copy()
     for level in range(stop.bit_length() - 1, -1, -1):
         first = ((start >> level) + 1 | 1) << level  # the next tick whose lowest set bit is `level`
-        at, half = first - start - 1, 1 << level
+        at = first - start - 1
+        half = 1 << level
         if half > at < len(values):
             noise[at] += prefixes[level]
             at += 2 * half
@@ -185,7 +186,8 @@ class Honaker(_DyadicTree):
     def block(self, state: State, z: FloatArray, ticks: int) -> tuple[FloatArray, State]:
         z = self._check_block(state, z, ticks)
         prefixes, newest = state.arrays
-        start, stop = state.tick, state.tick + ticks
+        start = state.tick
+        stop = state.tick + ticks
 
         def combine(level: int, own: FloatArray, pair: FloatArray) -> FloatArray:
             v = self.variances[level]
@@ -211,7 +213,8 @@ def node_estimates(
     # index of each tick's first normal
     offset = np.concatenate([[0], np.cumsum(1 + low_bit_level(numbers))])
     values = z[offset[:-1]]  # level 0: every tick
-    estimates, after = values, newest.copy()
+    estimates = values
+    after = newest.copy()
     if len(numbers):
         after[0] = values[-1]
     for level in range(1, stop.bit_length()):
@@ -321,29 +324,36 @@ class HonakerFull(Factorization):
         # matter.
         begin = np.zeros(np.shape(s), dtype=np.int64)
         # variance at the begin; covariance with the end
-        left, both = np.zeros(begin.shape), np.zeros(begin.shape)
+        left = np.zeros(begin.shape)
+        both = np.zeros(begin.shape)
         right = np.full(begin.shape, self.variances[-1])  # variance at the end
-        result, parted = np.where(s > 0, right, 0.0), np.zeros(begin.shape, dtype=bool)
+        result = np.where(s > 0, right, 0.0)
+        parted = np.zeros(begin.shape, dtype=bool)
         for level in range(self.height - 1, -1, -1):
             half = 1 << level
             middle = begin + half
             own = (left + right + 2 * both) / 4 + self.variances[level] / 2
             # covariance of the middle with both ends
-            before, after = (left + both) / 2, (both + right) / 2
-            a, b = (s - begin) / half, (t - middle) / half
+            before = (left + both) / 2
+            after = (both + right) / 2
+            a = (s - begin) / half
+            b = (t - middle) / half
             lines = (1 - a) * ((1 - b) * before + b * both) + a * ((1 - b) * own + b * after)
             parts = ~parted & (s <= middle) & (middle <= t)
-            result, parted = np.where(parts, lines, result), parted | parts
+            result = np.where(parts, lines, result)
+            parted = parted | parts
             later = s > middle
             both = np.where(later, after, before)
-            left, right = np.where(later, own, left), np.where(later, right, own)
+            left = np.where(later, own, left)
+            right = np.where(later, right, own)
             begin = np.where(later, middle, begin)
         return result
 
     def dense(self, ticks: int | None = None) -> tuple[FloatArray, FloatArray]:
         """A column of L for each normal, in the order in which they are drawn."""
         size = self._check_dense(ticks)
-        used, height = self.draws(0, size), self.height
+        used = self.draws(0, size)
+        height = self.height
         left, _ = self.block(self.initial(used), np.eye(used), size)
         right = np.zeros((used, size))
         right[0] = 1 / self._own[height]
@@ -380,7 +390,9 @@ class HonakerFull(Factorization):
 def known_boundaries(tick: int, height: int) -> int:
     """Boundaries with known noise after a tick: a node's end lies ahead for each zero in the bits
     of t − 1."""
-    return tick + height - (tick - 1).bit_count() if tick else 0
+    if tick:
+        return tick + height - (tick - 1).bit_count()
+    return 0
 
 
 def draw_of_middle(begins: IntArray, level: int, height: int) -> IntArray:
@@ -401,24 +413,26 @@ def noise_at_boundaries(
     # `combine` makes the noise in the middle of a node from (level, own normal, sum of that at its
     # ends), and for the highest level that at the end of the tree from (level, own normal, 0).
     # Normals of a tick come from the top down.
-    height, size = len(ends) - 1, stop - start
+    height = len(ends) - 1
+    size = stop - start
     levels = np.arange(height + 1)
     drawn = known_boundaries(start, height)
-    known = np.empty((size + height + 2, *z.shape[1:]), dtype=z.dtype)
+    noise = np.empty((size + height + 2, *z.shape[1:]), dtype=z.dtype)
 
     def place(boundaries: IntArray) -> IntArray:
         """The row of a boundary. Known ones after `stop` differ in their lowest set bits."""
-        rows, late = boundaries - start, boundaries > stop
+        rows = boundaries - start
+        late = boundaries > stop
         rows[late] = size + 1 + low_bit_level(boundaries[late])
         return rows
 
-    known[place(-(-start >> levels) << levels)] = ends
+    noise[place(-(-start >> levels) << levels)] = ends
     if start == 0 and size:
-        known[place(np.asarray([1 << height]))] = combine(height, z[:1], 0 * z[:1])
+        noise[place(np.asarray([1 << height]))] = combine(height, z[:1], 0 * z[:1])
     for level in range(height - 1, -1, -1):
         begins = np.arange(-(-start >> level + 1) << level + 1, stop, 2 << level)
         if len(begins):
-            pair = known[place(begins)] + known[place(begins + (2 << level))]
+            pair = noise[place(begins)] + noise[place(begins + (2 << level))]
             own = z[draw_of_middle(begins, level, height) - drawn]
-            known[place(begins + (1 << level))] = combine(level, own, pair)
-    return known[1 : size + 1], known[place(-(-stop >> levels) << levels)]
+            noise[place(begins + (1 << level))] = combine(level, own, pair)
+    return noise[1 : size + 1], noise[place(-(-stop >> levels) << levels)]

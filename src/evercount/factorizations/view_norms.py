@@ -33,22 +33,23 @@ def worst_view(
     parameters = (
         hashlib.sha256(array.tobytes()).digest() for array in factorization.public_parameters()
     )
-    known = type(factorization), factorization.horizon, tuple(parameters), width, last
-    if len(_found) > MOST_FOUND:
-        _found.clear()  # perhaps while another thread is between the next two lines
-    found = _found.get(known)
+    key = type(factorization), factorization.horizon, tuple(parameters), width, last
+    if len(_worst) > MOST_STORED:
+        _worst.clear()  # perhaps while another thread is between the next two lines
+    worst = _worst.get(key)
     # a search takes up to a second; streams of one declaration have the same numbers
-    if found is None:
-        found = _found[known] = _search(factorization, width, last)
-    return found
+    if worst is None:
+        worst = _worst[key] = _search(factorization, width, last)
+    return worst
 
 
-MOST_FOUND = 256
-_found: dict[tuple[object, ...], tuple[int, float]] = {}
-"""Of factorizations whose public parameters say all of them: what was found."""
+MOST_STORED = 256
+_worst: dict[tuple[object, ...], tuple[int, float]] = {}
+"""Results for factorizations that are equal if their public parameters are."""
 
 
 def _search(factorization: Factorization, width: int | None, last: int | None) -> tuple[int, float]:
+    """Search a grid of ticks for the largest norm, then between the neighbours of the best."""
     end = last or factorization.horizon
     if end is None:
         raise ParameterError("errors grow for ever without a horizon: give the last tick")
@@ -62,14 +63,17 @@ def _search(factorization: Factorization, width: int | None, last: int | None) -
         grid = grid[grid <= end]
     norms = _exact(factorization, width, grid)
     best = int(np.argmax(norms))
-    low, high = int(grid[max(best - 1, 0)]), int(grid[min(best + 1, len(grid) - 1)])
-    tick, norm = int(grid[best]), float(norms[best])
+    low = int(grid[max(best - 1, 0)])
+    high = int(grid[min(best + 1, len(grid) - 1)])
+    tick = int(grid[best])
+    norm = float(norms[best])
     while high - low > 2:
         inside = np.unique(np.linspace(low, high, 9).astype(np.int64))
-        found = _exact(factorization, width, inside)
-        place = int(np.argmax(found))
-        if found[place] > norm:
-            tick, norm = int(inside[place]), float(found[place])
+        values = _exact(factorization, width, inside)
+        place = int(np.argmax(values))
+        if values[place] > norm:
+            tick = int(inside[place])
+            norm = float(values[place])
         nearer = int(inside[max(place - 1, 0)]), int(inside[min(place + 1, len(inside) - 1)])
         if nearer == (low, high):
             break
@@ -78,6 +82,7 @@ def _search(factorization: Factorization, width: int | None, last: int | None) -
 
 
 def _exact(factorization: Factorization, width: int | None, ticks: IntArray) -> FloatArray:
+    """Compute the norms of a view at these ticks."""
     check_wanted()
     if width is None:
         return factorization.row_norms(ticks)

@@ -95,34 +95,47 @@ def build_noise(
     scale = sigma / grid
     state = None if dumped is None else dumped["state"]
     key, fingerprint = noise_key(secret, dumped, declaration, factorization, sigma)
-    first, number = (0, cells) if part is None else (part.start, len(part))
+    part = range(cells) if part is None else part
     stream: NoiseStream
     if names is not None:
-        if isinstance(factorization, Periods):
-            raise ParameterError(
-                f"unlisted keys cannot have noise of {factorization.name!r}: omit the factorization"
-            )
-        engine = ONE_BY_ONE if isinstance(factorization, Fresh) else factorization
-        if state is None:
-            stream = NamedNoise(engine, scale, key, names, limit, reserved)
-        else:
-            stream = NamedNoise.load(engine, scale, state)
-            limit = min(limit, stream.limit)
+        stream = _named_noise(factorization, scale, key, names, limit, reserved, state)
+        limit = min(limit, stream.limit)
     elif isinstance(factorization, Fresh):
-        stream = FreshStream(scale, number, key, first, reserved, limit, state)
+        stream = FreshStream(scale, len(part), key, part.start, reserved, limit, state)
     elif isinstance(factorization, Periods):
-        periodic = PeriodicStream(factorization, scale, cells, key)
-        stream = periodic if state is None else periodic.resume(state)
+        stream = PeriodicStream(factorization, scale, cells, key)
+        if state is not None:
+            stream = stream.resume(state)
     elif state is None:
         stream = ExactStream(
-            factorization, scale, number, key, first, numeric_delta=reserved, limit=limit
+            factorization, scale, len(part), key, part.start, numeric_delta=reserved, limit=limit
         )
     else:
-        stream = loaded = ExactStream.load(factorization, scale, number, state)
-        if loaded.first_cell != first:
+        stream = ExactStream.load(factorization, scale, len(part), state)
+        if stream.first_cell != part.start:
             raise SnapshotError("the noise state belongs to other cells")
-        limit = min(limit, loaded.limit)
+        limit = min(limit, stream.limit)
     return Noise(stream, sigma, reserved, limit, key, fingerprint)
+
+
+def _named_noise(
+    factorization: Factorization,
+    scale: float,
+    key: Secret,
+    names: Sequence[str],
+    limit: int,
+    reserved: float,
+    state: Facts | None,
+) -> NamedNoise:
+    """Build or restore noise of cells by name."""
+    if isinstance(factorization, Periods):
+        raise ParameterError(
+            f"unlisted keys cannot have noise of {factorization.name!r}: omit the factorization"
+        )
+    engine = ONE_BY_ONE if isinstance(factorization, Fresh) else factorization
+    if state is None:
+        return NamedNoise(engine, scale, key, names, limit, reserved)
+    return NamedNoise.load(engine, scale, state)
 
 
 def _continued(sigma: float, dumped: Facts | None) -> float:
@@ -157,20 +170,24 @@ def _numeric_price(
     tests/mechanisms/test_fresh_noise.py::test_only_touched_ticks_cost_anything and
     tests/factorizations/test_periods.py::test_only_the_periods_that_a_unit_touches_cost_anything.
     """
-    epsilon, cap = budget.epsilon, min(NUMERIC_DELTA, budget.delta / 16)
+    epsilon = budget.epsilon
+    cap = min(NUMERIC_DELTA, budget.delta / 16)
     if not isinstance(factorization, Fresh | Periods):
-        limit = (
-            numeric_horizon(factorization, scale, cells, epsilon, cap)
-            if horizon is None
-            else horizon
-        )
+        if horizon is None:
+            limit = numeric_horizon(factorization, scale, cells, epsilon, cap)
+        else:
+            limit = horizon
         _check_rows(factorization, scale, limit)
         return numeric_delta(factorization, scale, cells, epsilon, limit), limit
-    width = factorization.width if isinstance(factorization, Periods) else 1
-    engine = factorization.period if isinstance(factorization, Periods) else ONE_BY_ONE
+    engine: Factorization = ONE_BY_ONE
+    width = 1
+    if isinstance(factorization, Periods):
+        engine = factorization.period
+        width = factorization.width
     once = numeric_delta(engine, scale, cells, epsilon, width)
     _check_rows(engine, scale, width)
-    last = _last_with_room(MOST_TICKS if horizon is None else horizon, engine, scale, width)
+    most = MOST_TICKS if horizon is None else horizon
+    last = _last_with_room(most, engine, scale, width)
     if horizon is not None and last < horizon:
         raise TooLarge(
             f"the noise of {horizon} ticks could pass 2^61 grid units: use a coarser grid"
@@ -179,7 +196,9 @@ def _numeric_price(
     if touched is None and horizon is None:
         last = min(last, max(1, int(cap / once)) * width)
     parts = -(-last // width)
-    return once * min(parts, parts if touched is None else touched), last
+    if touched is not None:
+        parts = min(parts, touched)
+    return once * parts, last
 
 
 DEVIATIONS = 16.0
@@ -198,16 +217,11 @@ def _check_rows(factorization: Factorization, scale: float, limit: int) -> None:
     most = LARGEST / (DEVIATIONS * scale)
     if kernel(factorization).norm(limit) < most:
         return
-    ticks = (
-        np.unique(np.geomspace(1, limit, 64).astype(np.int64))
-        if factorization.horizon is None
-        else None
-    )
-    norm = (
-        factorization.worst_row()[1]
-        if ticks is None
-        else float(factorization.row_norms(ticks).max())
-    )
+    if factorization.horizon is None:
+        ticks = np.unique(np.geomspace(1, limit, 64).astype(np.int64))
+        norm = float(factorization.row_norms(ticks).max())
+    else:
+        norm = factorization.worst_row()[1]
     if norm >= most:
         raise TooLarge(f"noise of scale {scale:.6g} could pass 2^53 grid units: use a coarser grid")
 
@@ -238,9 +252,14 @@ class RevisionNoise(NoiseStream):
     tick: int = 0
 
     def __init__(self, lags: int, cells: int, make: MakeDay, key: Secret, tick: int = 0) -> None:
-        self._lags, self._cells, self._make, self._key, self.tick = lags, cells, make, key, tick
+        self._lags = lags
+        self._cells = cells
+        self._make = make
+        self._key = key
+        self.tick = tick
         first = self._noise_of(0).stream
-        self.rounded, self.numeric_delta = first.rounded, first.numeric_delta
+        self.rounded = first.rounded
+        self.numeric_delta = first.numeric_delta
         self._days: dict[int, IntArray] = {}
 
     def _noise_of(self, day: int) -> Noise:
@@ -291,16 +310,19 @@ def build_revisions(
     is revised has other noise than one that is not, whatever they share.
     """
     if dumped is None:
-        one, tick = make(secret=secret), 0
+        one = make(secret=secret)
+        tick = 0
         fingerprint = declaration_fingerprint({**declaration, "revisions": lags}, engine, one.sigma)
         key = declared_key(secret or Secret.generate(), fingerprint)
     else:
-        state, fingerprint = dumped["state"], dumped["declaration"]
+        state = dumped["state"]
+        fingerprint = dumped["declaration"]
         if (state["lags"], state["cells"]) != (lags, cells) or state["tick"] < 0:
             raise SnapshotError(
                 "the noise state belongs to another number of revisions or of cells"
             )
-        key, tick = Secret.from_hex(state["secret"]), state["tick"]
+        key = Secret.from_hex(state["secret"])
+        tick = state["tick"]
         make = partial(make, dumped={"sigma": dumped["sigma"], "state": None})
         one = make(secret=Secret.from_hex("00" * 32))
     stream = RevisionNoise(lags, cells, make, key, tick)

@@ -47,7 +47,8 @@ class FreshStream(NoiseStream):
         limit: int,
         dumped: dict[str, Any] | None = None,
     ) -> None:
-        self.numeric_delta, self._secret = numeric_delta, secret
+        self.numeric_delta = numeric_delta
+        self._secret = secret
         if dumped is None:
             self._each = ExactStream(ONE_BY_ONE, scale, cells, secret, first_cell, limit=limit)
             self._before: IntArray = np.zeros(cells, np.int64)
@@ -94,7 +95,8 @@ class PeriodicStream(NoiseStream):
     rounded = True
 
     def __init__(self, factorization: Periods, scale: float, cells: int, root: Secret) -> None:
-        self.period, self._root = factorization.width, root
+        self.period = factorization.width
+        self._root = root
         self._parameters = (factorization.period, scale, cells)
         self._done, self._inner = 0, self._noise_of(0)
         self._before: IntArray = np.zeros(cells, np.int64)
@@ -163,7 +165,9 @@ class NamedNoise(NoiseStream):
         numeric_delta: float = 0.0,
     ) -> None:
         self._parameters: tuple[Factorization, float] = (factorization, scale)
-        self._secret, self.limit, self.numeric_delta = secret, limit, numeric_delta
+        self._secret = secret
+        self.limit = limit
+        self.numeric_delta = numeric_delta
         self._cohorts: list[ExactStream] = []
         self.place: dict[str, int] = {}
         self._add_cohorts(0, list(names))
@@ -201,6 +205,7 @@ class NamedNoise(NoiseStream):
         ).row(tick)
 
     def _add_cohorts(self, tick: int, names: list[str]) -> None:
+        """Let these names join after this tick, in cohorts of bounded size."""
         for start in range(0, len(names), MOST_TOGETHER):
             part = names[start : start + MOST_TOGETHER]
             cohort = ExactStream(
@@ -225,7 +230,8 @@ class NamedNoise(NoiseStream):
         for cohort in self._cohorts:
             last = joined[-1] if joined else None
             if last is not None and last.cells + cohort.cells <= MOST_TOGETHER:
-                left, right = last.dump(), cohort.dump()
+                left = last.dump()
+                right = cohort.dump()
                 if left["start"] == right["start"]:
                     joined[-1] = self._together(
                         left, right, [*(last.names or ()), *(cohort.names or ())]
@@ -235,6 +241,7 @@ class NamedNoise(NoiseStream):
         self._cohorts = joined
 
     def _together(self, left: Facts, right: Facts, names: list[str]) -> ExactStream:
+        """Make one stream of two whose blocks begin at the same tick."""
         kernel = self._cohorts[0].kernel
         states = [
             unpack(one["state"], (kernel.rows, one["cells"]), kernel.narrow)
@@ -264,7 +271,8 @@ class NamedNoise(NoiseStream):
             )
             names = bytes(dumped["names"]).decode().split("\n")
             for one in dumped["cohorts"]:
-                part, names = names[: one["cells"]], names[one["cells"] :]
+                part = names[: one["cells"]]
+                names = names[one["cells"] :]
                 state = {**one, "secret": dumped["secret"]}
                 noise._cohorts.append(
                     ExactStream.load(factorization, scale, len(part), state, part)

@@ -28,7 +28,7 @@ from evercount.factorizations.laplace_trees import (
     EndlessTree,
     HybridTree,
     PureFactorization,
-    Rows,
+    TreeRows,
 )
 from evercount.factorizations.terrace import SHARES, Terrace
 from evercount.mechanisms.noise_stream import Facts, Noise, NoiseStream, check_room, noise_key
@@ -45,7 +45,9 @@ def grid_units(l1: float, grid: float) -> int:
     if not (l1 > 0 and math.isfinite(l1)):
         raise ParameterError(f"the l1 sensitivity must be positive and finite, got {l1!r}")
     ratio = Fraction(l1) / Fraction(grid)
-    return round(ratio) if abs(ratio - round(ratio)) <= ratio / 10**12 else math.ceil(ratio)
+    if abs(ratio - round(ratio)) <= ratio / 10**12:
+        return round(ratio)
+    return math.ceil(ratio)
 
 
 def node_rate(epsilon: float, l1: float, grid: float, share: int | Fraction) -> float:
@@ -101,7 +103,10 @@ class TreeNoise:
     def __init__(
         self, tree: DigitTree | Bridge, unit: float, cells: int, secret: Secret, first_cell: int = 0
     ) -> None:
-        self.tree, self.unit, self.cells, self.first_cell = tree, unit, cells, first_cell
+        self.tree = tree
+        self.unit = unit
+        self.cells = cells
+        self.first_cell = first_cell
         self._laplace = ExactLaplace(secret)
         some = range(first_cell, first_cell + cells)
         self._up: AnyArray = fair_bits(secret, some) if tree.bits else np.zeros(cells, np.int8)
@@ -138,14 +143,15 @@ class TreeNoise:
             out[:, cells] = round_to_grid(bridge.noise(levels, drawn), bridge.bits, self._up[cells])
         return out
 
-    def sums(self, rows: Rows) -> IntArray:
+    def sums(self, rows: TreeRows) -> IntArray:
         """The noise of these rows, rounded."""
         out = np.empty((len(rows.place), self.cells), np.int64)
         most = int(np.abs(rows.weights).sum(axis=1).max(initial=0))
         for start in range(0, self.cells, _CELLS_AT_ONCE):
             cells = slice(start, start + _CELLS_AT_ONCE)
             drawn = self.draw(rows.nodes, rows.shares, cells)
-            kind = np.int64 if most * int(np.abs(drawn).max(initial=0)) < 2**63 else np.object_
+            fits = most * int(np.abs(drawn).max(initial=0)) < 2**63
+            kind = np.int64 if fits else np.object_
             numbers: AnyArray = drawn.astype(kind, copy=False)
             noise: AnyArray = np.zeros((len(out), drawn.shape[1]), kind)
             for weight, place in zip(rows.weights.T, rows.place.T, strict=True):
@@ -209,7 +215,8 @@ class WindowNoise(TreeNoise):
     ) -> None:
         super().__init__(tree, unit, cells, secret, first_cell)
         # nodes of the highest level so far, and their sum
-        self._tops, self._sum = 0, np.zeros(cells, np.int64)
+        self._tops = 0
+        self._sum = np.zeros(cells, np.int64)
 
     def start_at(self, tick: int, noise: IntArray) -> None:
         """Go on after a tick that had this noise."""
@@ -250,8 +257,11 @@ class EpochNoise(ABC):
         secret: Secret,
         first_cell: int = 0,
     ) -> None:
-        self._calibration, self._secret = (epsilon, l1, grid), secret
-        self.tree, self.cells, self.first_cell = tree, cells, first_cell
+        self._calibration = (epsilon, l1, grid)
+        self._secret = secret
+        self.tree = tree
+        self.cells = cells
+        self.first_cell = first_cell
         self._epoch, self._inside, self._before = 0, self.inside(0), np.zeros(cells, np.int64)
 
     @abstractmethod
@@ -271,7 +281,8 @@ class EpochNoise(ABC):
                 self._inside, self._before, self._epoch = self.inside(epoch), before, epoch
             part = min(count, int(self.tree.ends[epoch + 1]) - first + 1)
             parts.append(self._before + self._inside.rows(first - int(self.tree.ends[epoch]), part))
-            first, count = first + part, count - part
+            first += part
+            count -= part
         return np.concatenate(parts)
 
 
@@ -335,15 +346,20 @@ def round_to_grid(noise: AnyArray, bits: int, up: AnyArray) -> AnyArray:
 def fair_bits(secret: Secret, cells: range) -> AnyArray:
     """A fair bit for each cell, independent of all numbers that `ExactLaplace` draws from the same
     secret."""
-    prf, bits = Prf(secret, TIES), np.empty(len(cells), np.int8)
+    prf = Prf(secret, TIES)
+    bits = np.empty(len(cells), np.int8)
     for start in range(0, len(cells), _BITS_AT_ONCE):
         some = cells[start : start + _BITS_AT_ONCE]
         bits[start : start + len(some)] = prf.words(counters(range(1), some))[:, 0] & np.uint64(1)
     return bits
 
 
-AHEAD, LEAST_AHEAD, MOST_AHEAD = 64, 8, 1 << 12
-"""Ticks of noise that are made at a time: for lone ticks, at least, and at most."""
+AHEAD = 64
+"""Ticks of noise that are made at a time for lone ticks."""
+LEAST_AHEAD = 8
+"""The fewest ticks of noise that are made at a time."""
+MOST_AHEAD = 1 << 12
+"""The most of them."""
 NUMBERS_AHEAD = 1 << 18  # numbers that are made at a time, unless LEAST_AHEAD ticks have more
 TIES = "evercount/noise/ties/1"
 """The label under which the key of the coins is derived that decide halves."""
@@ -393,20 +409,28 @@ class PureStream(NoiseStream):
             float(grid),
             self.cells,
         ]
-        self._calibration, self._secret = (epsilon, l1, grid), secret
+        self._calibration = (epsilon, l1, grid)
+        self._secret = secret
         self._rows: IntArray = np.empty((0, self.cells), np.int64)
         self._last = np.zeros(self.cells, np.int64)
         self._source: TreeNoise | EpochNoise | TerraceNoise
-        place = self.cells, secret, self.first_cell
         match tree:
             case Bridge():
-                self._source = bridge_noise(tree, *self._calibration, *place)
+                self._source = bridge_noise(
+                    tree, epsilon, l1, grid, self.cells, secret, self.first_cell
+                )
             case EndlessBridge():
-                self._source = EndlessBridgeNoise(tree, *self._calibration, *place)
+                self._source = EndlessBridgeNoise(
+                    tree, epsilon, l1, grid, self.cells, secret, self.first_cell
+                )
             case Terrace():
-                self._source = terrace_noise(tree, *self._calibration, *place)
+                self._source = terrace_noise(
+                    tree, epsilon, l1, grid, self.cells, secret, self.first_cell
+                )
             case HybridTree():
-                self._source = HybridNoise(tree, *self._calibration, *place)
+                self._source = HybridNoise(
+                    tree, epsilon, l1, grid, self.cells, secret, self.first_cell
+                )
             case WindowTree():
                 self._source = WindowNoise(
                     tree, self.rate, self.cells, secret.derive("pure tree"), self.first_cell
@@ -425,7 +449,8 @@ class PureStream(NoiseStream):
     def take(self, ticks: int) -> IntArray:
         if self.tick + ticks > self.limit:
             raise HorizonReached(self.limit)
-        parts, ready = [self._rows], self.tick + len(self._rows)
+        parts = [self._rows]
+        ready = self.tick + len(self._rows)
         while ready < self.tick + ticks:
             wanted = min(max(AHEAD, self.tick + ticks - ready), MOST_AHEAD)
             ahead = max(LEAST_AHEAD, min(wanted, NUMBERS_AHEAD // self.cells))
@@ -450,7 +475,9 @@ class PureStream(NoiseStream):
         }
         if isinstance(self._source, TerraceNoise):
             return {**dumped, **self._source.state(self.tick, self._last)}
-        return {**dumped, "sum": self._last} if isinstance(self.tree, WindowTree) else dumped
+        if isinstance(self.tree, WindowTree):
+            return {**dumped, "sum": self._last}
+        return dumped
 
     def prepare(self) -> None:
         """Draw the numbers of a terrace's next blocks ahead of their first tick."""
@@ -458,7 +485,8 @@ class PureStream(NoiseStream):
             self._source.prepare()
 
     def further_cells(self, first_cell: int, cells: int) -> PureStream:
-        return PureStream(self.tree, *self._calibration, cells, self._secret, first_cell)
+        epsilon, l1, grid = self._calibration
+        return PureStream(self.tree, epsilon, l1, grid, cells, self._secret, first_cell)
 
     def resume(self, dumped: dict[str, Any]) -> PureStream:
         """Continue where `dump` stood; SnapshotError where anything public differs."""
@@ -510,5 +538,8 @@ def build_pure(
     if state is not None:
         stream.resume(state)
     one_node = isinstance(tree, DigitTree)
-    sigma = math.sqrt(variance(stream.rate)) * grid if one_node else math.sqrt(2.0) * l1 / epsilon
+    if one_node:
+        sigma = math.sqrt(variance(stream.rate)) * grid
+    else:
+        sigma = math.sqrt(2.0) * l1 / epsilon
     return Noise(stream, sigma, 0.0, stream.limit, key, fingerprint)

@@ -36,10 +36,10 @@ def check_room(noise: IntArray) -> None:
         )
 
 
-def whole_noise(kept: Any, cells: int) -> IntArray:
+def whole_noise(stored: Any, cells: int) -> IntArray:
     """The noise of a snapshot, one number for each cell; older snapshots hold whole numbers as
     doubles."""
-    numbers: AnyArray = np.asarray(kept)
+    numbers: AnyArray = np.asarray(stored)
     if numbers.shape != (cells,):
         raise SnapshotError("the noise state belongs to other cells")
     whole = numbers.dtype.kind == "i" or (numbers.dtype.kind == "f" and not (numbers % 1).any())
@@ -255,9 +255,11 @@ class JoinedNoise(NoiseStream):
 
     def dump(self) -> dict[str, Any]:
         states = [one.noise.dump() for one in self.cohorts]
-        joined = zip(self.cohorts, states, strict=True)
-        kept = [{"cells": one.cells, "base": one.base, "state": state} for one, state in joined]
-        return {"secret": states[0]["secret"], "joined": kept}
+        cohorts = [
+            {"cells": one.cells, "base": one.base, "state": state}
+            for one, state in zip(self.cohorts, states, strict=True)
+        ]
+        return {"secret": states[0]["secret"], "joined": cohorts}
 
 
 def join_cells(noise: NoiseStream, old: int, new: int) -> dict[str, Any]:
@@ -271,22 +273,22 @@ def join_cells(noise: NoiseStream, old: int, new: int) -> dict[str, Any]:
     base = np.zeros(new, np.int64)
     while joining.tick < noise.tick:
         base = joining.take(min(max(1, NUMBERS_AT_A_TIME // new), noise.tick - joining.tick))[-1]
-    before = (
-        noise.cohorts
-        if isinstance(noise, JoinedNoise)
-        else (Cohort(noise, old, np.zeros(old, np.int64)),)
-    )
+    if isinstance(noise, JoinedNoise):
+        before = noise.cohorts
+    else:
+        before = (Cohort(noise, old, np.zeros(old, np.int64)),)
     return JoinedNoise([*before, Cohort(joining, new, base)]).dump()
 
 
 def cohort_states(state: Facts) -> list[tuple[range, IntArray, dict[str, Any]]]:
     """(cells, base, state) of each cohort of a dump of `JoinedNoise`; SnapshotError where it is
     damaged."""
-    found, first = [], 0
+    cohorts = []
+    first = 0
     for one in state["joined"]:
         cells = range(first, first + int(one["cells"]))
         if not len(cells) or np.shape(one["base"]) != (len(cells),):
             raise SnapshotError("the noise state is damaged: its cells and their noise disagree")
-        found.append((cells, whole_noise(one["base"], len(cells)), one["state"]))
+        cohorts.append((cells, whole_noise(one["base"], len(cells)), one["state"]))
         first = cells.stop
-    return found
+    return cohorts

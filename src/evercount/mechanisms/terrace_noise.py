@@ -31,7 +31,8 @@ LARGEST_CORRECTION = 1 << 61
 FARTHEST = 56.0  # numbers leave this many times their scale with a chance below 2^−80
 DITHER = "evercount/noise/dither/1"
 """The label of the key of dithers."""
-ONE, HALF = 1 << BITS, 1 << (BITS - 1)
+ONE = 1 << BITS
+HALF = 1 << (BITS - 1)
 
 
 class OpenBlocks(NamedTuple):
@@ -59,7 +60,9 @@ class TerraceNoise:
     def __init__(
         self, terrace: Terrace, unit: float, cells: int, secret: Secret, first_cell: int = 0
     ) -> None:
-        self.terrace, self.cells, self.first_cell = terrace, cells, first_cell
+        self.terrace = terrace
+        self.cells = cells
+        self.first_cell = first_cell
         self.rates = [min(share * unit, LARGEST_RATE) for share in terrace.design.shares]
         top = terrace.lengths[-1]
         if top * FARTHEST / self.rates[0] + FARTHEST / min(self.rates) >= LARGEST_SUM:
@@ -89,7 +92,8 @@ class TerraceNoise:
         """Noise of ticks first … first+count−1, which follow those asked for before; shape (count,
         cells)."""
         assert first == self._tick + 1
-        shortest, parts = self.terrace.lengths[1], []
+        shortest = self.terrace.lengths[1]
+        parts = []
         while count:
             if (first - 1) % shortest == 0:
                 self._begin_blocks(first)
@@ -100,9 +104,12 @@ class TerraceNoise:
                 sums + self._published_correction(self._open, np.arange(into + 1, into + part + 1))
             )
             self._sum = sums[-1]
-            first, count = first + part, count - part
+            first += part
+            count -= part
         self._tick = first - 1
-        return np.concatenate(parts) if parts else np.empty((0, self.cells), np.int64)
+        if parts:
+            return np.concatenate(parts)
+        return np.empty((0, self.cells), np.int64)
 
     def _published_correction(self, blocks: OpenBlocks, into: IntArray) -> IntArray:
         """F in whole grid units, after so many ticks of the shortest open block; shape (ticks,
@@ -158,7 +165,8 @@ class TerraceNoise:
         return gain
 
     def _gain_of(self, level: int, tick: int, cells: range) -> IntArray:
-        lengths, weights = self.terrace.lengths, self.terrace.design.weights
+        lengths = self.terrace.lengths
+        weights = self.terrace.design.weights
         means = self._numbers(0, tick, lengths[level], cells) << BITS
         for inner in range(1, level + 1):
             count = lengths[level] // lengths[inner]
@@ -217,5 +225,6 @@ def rounded_product(number: IntArray, weight: int) -> IntArray:
     """number·weight/2^BITS, rounded as `rounded_quotient`; numbers below 2^62 in size and weights
     below 2^BITS."""
     size = np.abs(number)
-    high, low = size >> BITS, size & (ONE - 1)
+    high = size >> BITS
+    low = size & (ONE - 1)
     return np.asarray(np.sign(number) * (high * weight + ((low * weight + HALF) >> BITS)))

@@ -37,7 +37,8 @@ from evercount.noise.secret import Secret, check_secret
 LABEL = "evercount/noise/laplace/1"
 # more than the error in doubles of ln t_0 − ln u: `laplace_sampler.proof.md`, lemma 2
 SLACK = 2.0**-42
-LEAST_RATE, LARGEST_RATE = 2.0**-36, 64.0
+LEAST_RATE = 2.0**-36
+LARGEST_RATE = 64.0
 _NUMBERS_AT_A_TIME = 1 << 14
 
 
@@ -92,7 +93,8 @@ class ExactLaplace:
         words = self._prf.words(blocks)
         u = np.maximum(words[:, 0].astype(np.float64), 0.5)
         head = math.log(2) - np.log1p(np.exp(-rate)) + 64 * math.log(2)  # ln t_0 + ln 2^64
-        head, rate = np.repeat(head, cells), np.repeat(rate, cells)
+        head = np.repeat(head, cells)
+        rate = np.repeat(rate, cells)
         y = (head - np.log(u)) / rate
         size = np.floor(y)
         unsure = np.minimum(y - size, 1 - (y - size)) <= (1 / u + self._slack) / rate + y * 2.0**-48
@@ -109,10 +111,8 @@ class ExactLaplace:
         """|X| in exact arithmetic, on as many bits of u as it takes."""
         u = read = index = 0
         while True:
-            u, read = (
-                u << BITS_PER_READ | self._prf.number(draw, cell, 0, index),
-                read + BITS_PER_READ,
-            )
+            u = u << BITS_PER_READ | self._prf.number(draw, cell, 0, index)
+            read += BITS_PER_READ
             index = max(2, index + 1)
             number = self._search(u, read, guess, rate)
             if number is not None:
@@ -141,7 +141,8 @@ def reaches(u: int, read: int, k: int, rate: float) -> bool | None:
     low, high = exp_minus(k * numerator, shift, bits)
     q_low, q_high = exp_minus(numerator, shift, bits)
     one = 1 << bits
-    t_low, t_high = (2 * low << bits) // (one + q_high), -((-2 * high << bits) // (one + q_low))
+    t_low = (2 * low << bits) // (one + q_high)
+    t_high = -((-2 * high << bits) // (one + q_low))
     if u + 1 << GUARD <= t_low:
         return True
     if u << GUARD >= t_high:
@@ -163,4 +164,6 @@ def quantile(rate: float, beta: float) -> int:
     """The smallest whole a with P(|X| > a) ≤ beta."""
     check_probability("beta", beta)
     a = max(0, math.ceil((math.log(2) - math.log1p(math.exp(-rate)) - math.log(beta)) / rate) - 1)
-    return a if tail(rate, a + 1) <= beta else a + 1
+    if tail(rate, a + 1) <= beta:
+        return a
+    return a + 1

@@ -48,13 +48,17 @@ LONGEST = 2**16
 
 _NUMBERS_AT_A_TIME = 1 << 14  # the working set stays in the processor's cache
 # where fewer numbers are left, each gets several attempts at once, up to these
-_AT_ONCE, _MOST_ATTEMPTS = 1 << 11, 8
+_AT_ONCE = 1 << 11
+_MOST_ATTEMPTS = 8
 _UNIT_OF_53_BITS = 2.0**-53
 
 # Constants of `NormalSequence` as arrays: numpy reads them faster than Python's numbers.
-_ZERO, _WORD, _MINUS_HALF = np.asarray(0.0), np.asarray(2.0**-64), np.asarray(-0.5)
+_ZERO = np.asarray(0.0)
+_WORD = np.asarray(2.0**-64)
+_MINUS_HALF = np.asarray(-0.5)
 _TOP = np.asarray(2**63, np.uint64)
-_U16, _U64 = np.dtype("<u2"), np.dtype("<u8")
+_U16 = np.dtype("<u2")
+_U64 = np.dtype("<u8")
 
 
 @lru_cache(maxsize=1)
@@ -134,17 +138,20 @@ class ExactNoise:
             ParameterError: The draws or the cells are not a legal range.
             TooLarge: They are more than 2^31 numbers.
         """
-        start, stop = check_count("start", start, 0), check_count("stop", stop, 0)
+        start = check_count("start", start, 0)
+        stop = check_count("stop", stop, 0)
         if not start <= stop <= DRAWS:
             raise ParameterError(f"draws {start} to {stop} are not a range between 0 and 2^48")
         cells, first_cell = check_cells(stop - start, cells, first_cell, 0)
+        shape = (stop - start, cells)
         out = Normals(
-            *(
-                np.empty((stop - start, cells), kind)
-                for kind in (np.int8, np.int64, np.uint64, np.uint64)
-            )
+            sign=np.empty(shape, np.int8),
+            integer=np.empty(shape, np.int64),
+            fraction_hi=np.empty(shape, np.uint64),
+            fraction_lo=np.empty(shape, np.uint64),
         )
-        draws, which = range(start, stop), range(first_cell, first_cell + cells)
+        draws = range(start, stop)
+        which = range(first_cell, first_cell + cells)
         width = min(max(cells, 1), _NUMBERS_AT_A_TIME)
         rows = _NUMBERS_AT_A_TIME // width
         for draw in range(0, len(draws), rows):
@@ -152,8 +159,8 @@ class ExactNoise:
                 here = slice(draw, draw + rows), slice(cell, cell + width)
                 words, k = self._first_kept(counters(draws[here[0]], which[here[1]]))
                 sign = 1 - 2 * (words.view(np.int8)[:, 24] & 1)  # the lowest byte of the last word
-                found: list[AnyArray] = [sign, k, words[:, 0], words[:, 1]]
-                for part, numbers in zip(vars(out[here]).values(), found, strict=True):
+                drawn: list[AnyArray] = [sign, k, words[:, 0], words[:, 1]]
+                for part, numbers in zip(vars(out[here]).values(), drawn, strict=True):
                     part[:] = numbers.reshape(part.shape)
         for array in vars(out).values():
             array.flags.writeable = False
@@ -162,7 +169,8 @@ class ExactNoise:
     def _first_kept(self, blocks: UIntArray) -> tuple[UIntArray, npt.NDArray[np.uint8]]:
         """Words and k of the first attempt that is kept, for each row of counters."""
         words, k, kept = self._attempt(blocks)
-        left, attempt = (~kept).nonzero()[0], 1
+        left = (~kept).nonzero()[0]
+        attempt = 1
         while len(left):
             # numpy's calls cost more than a few attempts
             count = min(max(1, _AT_ONCE // len(left)), _MOST_ATTEMPTS)
@@ -171,11 +179,10 @@ class ExactNoise:
             tried, integers, kept = self._attempt(trial.reshape(-1, 4))
             first = kept.reshape(-1, count).argmax(axis=1) + np.arange(0, len(kept), count)
             hit = kept.take(first)
-            words[left[hit]], k[left[hit]] = (
-                tried.take(first[hit], axis=0),
-                integers.take(first[hit]),
-            )
-            left, attempt = left[~hit], attempt + count
+            words[left[hit]] = tried.take(first[hit], axis=0)
+            k[left[hit]] = integers.take(first[hit])
+            left = left[~hit]
+            attempt += count
             if attempt >= ATTEMPTS - _MOST_ATTEMPTS:
                 raise AssertionError(
                     "65,000 attempts were rejected: the chance of that is below 2^−100000"
@@ -265,7 +272,8 @@ class NormalSequence:
         k = _parts().take(words.view(_U16)[15::16], mode="clip")
         uniforms = words[::2].astype(np.float64)
         uniforms *= _WORD
-        x, u = uniforms[::2], uniforms[1::2]
+        x = uniforms[::2]
+        u = uniforms[1::2]
         p = x * _MINUS_HALF
         p -= k
         p *= x

@@ -166,7 +166,8 @@ class Expansion:
     comparison needs them."""
 
     def __init__(self, prf: Prf, draw: int, cell: int, attempt: int) -> None:
-        self._prf, self._place = prf, (draw, cell, attempt)
+        self._prf = prf
+        self._place = (draw, cell, attempt)
         u, v = divmod(prf.number(*self._place, 1), 2**64)
         self._known = {"x": (prf.number(*self._place, 0), 128), "u": (u, 64), "v": (v >> 1, 63)}
 
@@ -176,7 +177,8 @@ class Expansion:
         while length < bits:
             rounds = length // 128 - (name == "x")
             more = self._prf.number(*self._place, 2 + "xuv".index(name) + 3 * rounds)
-            value, length = value << 128 | more, length + 128
+            value = value << 128 | more
+            length += 128
         self._known[name] = (value, length)
         return value >> (length - bits)
 
@@ -193,9 +195,11 @@ def exp_minus(numerator: int, shift: int, bits: int) -> tuple[int, int]:
     work = bits + halvings + 16
     scale = work - shift - halvings
     below = numerator << scale if scale >= 0 else numerator >> -scale
-    lo, hi = _series(below + 1, work)[0], _series(below, work)[1]
+    lo = _series(below + 1, work)[0]
+    hi = _series(below, work)[1]
     for _ in range(halvings):
-        lo, hi = lo * lo >> work, -(-hi * hi >> work)
+        lo = lo * lo >> work
+        hi = -(-hi * hi >> work)
     drop = work - bits
     return lo >> drop, -(-hi >> drop)
 
@@ -209,9 +213,11 @@ def _series(argument: int, work: int) -> tuple[int, int]:
         low_term = (low_term * argument >> work) // number
         high_term = -((-high_term * argument >> work) // number)
         if number % 2:
-            lo, hi = lo - high_term, hi - low_term
+            lo -= high_term
+            hi -= low_term
         else:
-            lo, hi = lo + low_term, hi + high_term
+            lo += low_term
+            hi += high_term
     # What follows in the alternating series is smaller than its last term, which is at most one
     # unit.
     return max(0, lo - 1), hi + 1
@@ -255,8 +261,10 @@ def accepts(k: int, bits: Expansion) -> bool:
     """Whether u < exp(−x (2k + x) / 2), for the infinite expansions u and x."""
     read = BITS_PER_READ
     while True:
-        x, u = bits.prefix("x", read), bits.prefix("u", read)
-        shift, precision = 2 * read + 1, read + GUARD
+        x = bits.prefix("x", read)
+        u = bits.prefix("u", read)
+        shift = 2 * read + 1
+        precision = read + GUARD
         lower = x * ((2 * k << read) + x)
         upper = (x + 1) * ((2 * k << read) + x + 1)
         if u + 1 << GUARD <= exp_minus(upper, shift, precision)[0]:
@@ -289,7 +297,8 @@ MOST_NUMBERS = 2**31  # a request for more numbers at once is refused: about 50 
 def check_cells(draws: int, cells: int, first_cell: int, least: int) -> tuple[int, int]:
     """(number of cells, number of the first one), or a ParameterError; so many draws of them must
     fit at once."""
-    cells, first_cell = check_count("cells", cells, least), check_count("first_cell", first_cell, 0)
+    cells = check_count("cells", cells, least)
+    first_cell = check_count("first_cell", first_cell, 0)
     if first_cell + cells > CELLS:
         raise ParameterError(
             f"cells {first_cell} to {first_cell + cells} are not a range between 0 and 2^32"
@@ -331,7 +340,12 @@ class Normals:
 
     def __getitem__(self, index: Any) -> Normals:
         """The same numbers, indexed as an array: views where numpy gives views."""
-        return Normals(*(np.asarray(part[index]) for part in vars(self).values()))
+        return Normals(
+            sign=np.asarray(self.sign[index]),
+            integer=np.asarray(self.integer[index]),
+            fraction_hi=np.asarray(self.fraction_hi[index]),
+            fraction_lo=np.asarray(self.fraction_lo[index]),
+        )
 
     def to_float(self) -> FloatArray:
         """The numbers as doubles, relative error ≤ 2^−51. For display and tests, never for a

@@ -87,6 +87,7 @@ class Secret:
 
     @classmethod
     def _of(cls, key: bytes) -> Secret:
+        """Make a secret of its key."""
         secret = object.__new__(cls)
         object.__setattr__(secret, "_Secret__key", key)  # our own __setattr__ refuses every change
         return secret
@@ -213,11 +214,9 @@ def insecure_secret(seed: int | None) -> Secret:
     >>> insecure_secret(7) == insecure_secret(7)
     True
     """
-    return (
-        Secret.generate()
-        if seed is None
-        else Secret.from_hex("0" * 64).derive(f"insecure seed {seed}")
-    )
+    if seed is None:
+        return Secret.generate()
+    return Secret.from_hex("0" * 64).derive(f"insecure seed {seed}")
 
 
 _lock = threading.RLock()  # a dying owner may be collected while this thread holds it
@@ -328,12 +327,12 @@ class NoiseOwner:
 
 def _owners_of(name: str, cells: range | None) -> list[NoiseOwner]:
     """The live owners of a key that have one of these cells; None means all cells."""
-    found = []
+    owners = []
     for reference, own in list(_live.get(name, {}).items()):
         owner = reference()
         if owner is not None and _overlap(own, cells):
-            found.append(owner)
-    return found
+            owners.append(owner)
+    return owners
 
 
 def _runs(process: int) -> bool:
@@ -348,12 +347,14 @@ def _runs(process: int) -> bool:
 
 
 def _overlap(one: range | None, other: range | None) -> bool:
+    """Whether two ranges of cells share one; None means all cells."""
     if one is None or other is None:
         return True
     return max(one.start, other.start) < min(one.stop, other.stop)
 
 
 def _forget(name: str, owner: weakref.ref[Any]) -> None:
+    """Remove an owner that no longer lives."""
     with _lock:
         owners = _live.get(name, {})
         owners.pop(owner, None)

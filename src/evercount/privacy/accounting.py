@@ -17,7 +17,7 @@ from evercount._validate import FloatArray, check_delta, check_number
 from evercount.errors import MissingExtra, ParameterError
 from evercount.privacy import gaussian
 from evercount.privacy.budget import Budget
-from evercount.privacy.composition import Cost, Meeting, least_epsilon
+from evercount.privacy.composition import Cost, Overlap, least_epsilon
 
 # values of ε at which a distribution is compared with Gaussian noise; between them its δ is bounded
 GRID = 4096
@@ -96,7 +96,9 @@ def cost_of_pld(pld: Any, delta: float, **promise: Any) -> Cost:
         raise ParameterError(
             f"a PrivacyLossDistribution of dp_accounting is needed, not {type(pld).__name__}"
         )
-    delta, last, infinite = check_delta(delta), 1.0, float(pld.get_delta_for_epsilon(1e6))
+    delta = check_delta(delta)
+    last = 1.0
+    infinite = float(pld.get_delta_for_epsilon(1e6))
     while float(pld.get_delta_for_epsilon(last)) - infinite > LEAST_TAIL:
         last *= 2
     leak = infinite + LEAST_TAIL
@@ -109,16 +111,24 @@ def cost_of_pld(pld: Any, delta: float, **promise: Any) -> Cost:
     needed = (
         (np.asarray(pld.get_delta_for_epsilon(epsilons[:-1])) - infinite) / (1 - leak) * (1 + 1e-9)
     )
-    kept = needed > LEAST_TAIL
-    low, high = 0.0, 1.0
-    while not np.all(_gaussian(high, epsilons[1:][kept]) >= needed[kept]):
-        low, high = high, 2 * high
+    above_tail = needed > LEAST_TAIL
+    low = 0.0
+    high = 1.0
+
+    def dominates(mu: float) -> bool:
+        return bool(np.all(_gaussian(mu, epsilons[1:][above_tail]) >= needed[above_tail]))
+
+    while not dominates(high):
+        low = high
+        high = 2 * high
         if high > 1e3:
             raise ParameterError("the distribution is not below any Gaussian noise")
     for _ in range(40):
         middle = (low + high) / 2
-        fits = bool(np.all(_gaussian(middle, epsilons[1:][kept]) >= needed[kept]))
-        low, high = (low, middle) if fits else (middle, high)
+        if dominates(middle):
+            high = middle
+        else:
+            low = middle
     budget = replace(Budget.from_mu(high, delta - leak, **promise), delta=delta)
     while (cost := Cost(budget, leak)).mu < high:  # the ε was rounded
         budget = replace(budget, epsilon=budget.epsilon * (1 + 1e-9))
@@ -129,7 +139,8 @@ def _gaussian(mu: float, epsilons: FloatArray) -> FloatArray:
     """δ(μ, ε) without loss of digits."""
     from scipy.special import log_ndtr
 
-    above, below = log_ndtr(mu / 2 - epsilons / mu), log_ndtr(-mu / 2 - epsilons / mu)
+    above = log_ndtr(mu / 2 - epsilons / mu)
+    below = log_ndtr(-mu / 2 - epsilons / mu)
     return np.asarray(np.exp(above) * -np.expm1(np.minimum(epsilons + below - above, 0.0)))
 
 
@@ -179,33 +190,37 @@ def exact_privacy_profile(
     cost = _cost_of(what, "a privacy profile")
     own = cost.budget.epsilon
     if epsilon is not None:
-        asked = check_number("epsilon", epsilon)
-        if asked < 0:
+        at = check_number("epsilon", epsilon)
+        if at < 0:
             raise ParameterError(f"epsilon must be a finite number of at least 0, got {epsilon!r}")
         if not cost.budget.pure:
-            return min(
-                1.0, (gaussian.delta_upper(cost.mu, asked) + cost.leak_at(asked)) * (1 + 2.0**-52)
-            )
+            delta_at = gaussian.delta_upper(cost.mu, at) + cost.leak_at(at)
+            return min(1.0, delta_at * (1 + 2.0**-52))
         # (e^ε₀ − e^ε)/(e^ε₀ + 1) without large powers
-        return min(1.0, max(0.0, -math.expm1(asked - own) / (1 + math.exp(-own))) * (1 + 2.0**-50))
-    asked = check_number("delta", delta)
-    if not (0 <= asked < 1 and (asked > 0 or cost.budget.pure)):
+        return min(1.0, max(0.0, -math.expm1(at - own) / (1 + math.exp(-own))) * (1 + 2.0**-50))
+    target = check_number("delta", delta)
+    if not (0 <= target < 1 and (target > 0 or cost.budget.pure)):
         raise ParameterError(
             f"delta must lie between 0 and 1, got {delta!r}; 0 is for pure budgets"
         )
     if not cost.budget.pure:
-        found = least_epsilon(cost.mu, Fraction(0), asked, Meeting((cost,), ()))
-        if found is None:
+        least = least_epsilon(cost.mu, Fraction(0), target, Overlap((cost,), ()))
+        if least is None:
             raise ParameterError(
                 f"finite arithmetic alone costs nearly delta={delta!r} here: ask for a larger one"
             )
-        return found
-    inside = 1 - asked * (1 + math.exp(-own))  # e^ε = e^ε₀ − δ·(e^ε₀ + 1)
-    return 0.0 if inside <= 0 else max(0.0, (own + math.log(inside)) * (1 + 2.0**-50) + 2.0**-50)
+        return least
+    inside = 1 - target * (1 + math.exp(-own))  # e^ε = e^ε₀ − δ·(e^ε₀ + 1)
+    if inside <= 0:
+        return 0.0
+    return max(0.0, (own + math.log(inside)) * (1 + 2.0**-50) + 2.0**-50)
 
 
 def _cost_of(what: Budget | Costed, name: str) -> Cost:
-    cost = Cost(what, 0.0) if isinstance(what, Budget) else getattr(what, "cost", None)
+    """Look up what it costs; refuse costs of which only the promise is known."""
+    cost: Any = getattr(what, "cost", None)
+    if isinstance(what, Budget):
+        cost = Cost(what, 0.0)
     if not isinstance(cost, Cost):
         raise ParameterError(f"{name} needs a Budget or a Stream, not {type(what).__name__}")
     if cost.leak is None:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from evercount.privacy import gaussian
 from evercount.privacy.budget import Budget
-from evercount.privacy.composition import LEAST_DELTA, Cost, Meeting, meetings_of
+from evercount.privacy.composition import LEAST_DELTA, Cost, Overlap, overlaps_of
 from evercount.privacy.gaussian import root_down, round_down
 from evercount.privacy.time_range import TimeRange
 
@@ -37,18 +37,27 @@ class Account(NamedTuple):
     def room_after(self, inside: Iterable[Cost], outside: Iterable[Cost] = ()) -> Account | None:
         """What these streams leave, in exact arithmetic; None where they do not fit. `outside` are
         those over other time ranges."""
-        most, delta = self.most, self.delta
+        most = self.most
+        delta = self.delta
         for cost in outside:
             if self.noise and cost.leak is None:
                 return None
             delta -= Fraction(cost.outside_at(self.total_epsilon))
         for cost in inside:
-            # promises of a chain would add up
-            if cost.plain if self.noise else cost.chain and not cost.plain:
-                return None
-            most -= Fraction(cost.mu) ** 2 if self.noise else Fraction(cost.budget.epsilon)
-            delta -= Fraction(cost.leak_at(self.total_epsilon) if self.noise else cost.budget.delta)
-        return self._replace(most=most, delta=delta) if most >= 0 and delta >= 0 else None
+            if self.noise:
+                if cost.plain:
+                    return None
+                most -= Fraction(cost.mu) ** 2
+                delta -= Fraction(cost.leak_at(self.total_epsilon))
+            else:
+                # promises of a chain would add up
+                if cost.chain and not cost.plain:
+                    return None
+                most -= Fraction(cost.budget.epsilon)
+                delta -= Fraction(cost.budget.delta)
+        if most < 0 or delta < 0:
+            return None
+        return self._replace(most=most, delta=delta)
 
 
 class Filter:
@@ -65,37 +74,36 @@ class Filter:
 
     def __init__(self, total: Budget) -> None:
         self.total = total
-        half = Fraction(total.delta / 2 if total.delta / 2 >= LEAST_DELTA else 0.0)
+        half = Fraction(0)
+        if total.delta / 2 >= LEAST_DELTA:
+            half = Fraction(total.delta / 2)
         self.promises = Account(False, total.epsilon, Fraction(total.epsilon), half)
         rest = Fraction(total.delta) - half
         self._delta = round_down(rest * _FOR_NOISE)
         self.noise = Account(True, total.epsilon, Fraction(0), Fraction(0))
         if self._delta >= LEAST_DELTA:
+            mu = Fraction(gaussian.mu_of(total.epsilon, self._delta))
             leak = Fraction(round_down(rest * (1 - _FOR_NOISE)))
-            self.noise = Account(
-                True, total.epsilon, Fraction(gaussian.mu_of(total.epsilon, self._delta)) ** 2, leak
-            )
+            self.noise = Account(True, total.epsilon, mu**2, leak)
 
     def admits(self, costs: Sequence[Cost]) -> bool:
         """Whether the last of these may be declared after the others. One alone may take
         everything. A person of a chain is in several of its streams, so one account must hold all
         of these."""
-        meetings = meetings_of(costs)
-        alone = [len(one.inside) == 1 and self._keeps(one.inside[0], one) for one in meetings]
+        overlaps = overlaps_of(costs)
+        alone = [len(one.inside) == 1 and self._holds(one.inside[0], one) for one in overlaps]
         if any(cost.chain for cost in costs):
             return all(alone) or any(
-                _least_room(account, meetings) for account in (self.noise, self.promises)
+                _least_room(account, overlaps) for account in (self.noise, self.promises)
             )
-        shared = [one for one, kept in zip(meetings, alone, strict=True) if not kept]
+        shared = [one for one, fits in zip(overlaps, alone, strict=True) if not fits]
         return all(self.noise.room_after(*one) or self.promises.room_after(*one) for one in shared)
 
-    def _keeps(self, cost: Cost, meeting: Meeting) -> bool:
+    def _holds(self, cost: Cost, overlap: Overlap) -> bool:
         """Whether one stream that no other meets is within the total, by its promise or by its
         profile."""
-        epsilon, left = (
-            self.total.epsilon,
-            Fraction(self.total.delta) - meeting.price_outside(self.total.epsilon),
-        )
+        epsilon = self.total.epsilon
+        left = Fraction(self.total.delta) - overlap.price_outside(self.total.epsilon)
         if cost.budget.epsilon > epsilon or left < 0:
             return False
         if cost.plain or Fraction(cost.budget.delta) <= left:
@@ -111,28 +119,29 @@ class Filter:
         """The largest cost of one kind that is admitted after these, for a stream over this range,
         or None."""
         probe = Cost(replace(self.total, delta=0.0, calibration="tight"), during=during)
-        met = [
-            one for one in meetings_of([*costs, probe]) if one.inside and one.inside[-1] is probe
+        # those with the probe, without the probe, which is the last one
+        rests = [
+            Overlap(one.inside[:-1], one.outside)
+            for one in overlaps_of([*costs, probe])
+            if one.inside and one.inside[-1] is probe
         ]
-        # without the probe, which is the last one
-        rests = [Meeting(one.inside[:-1], one.outside) for one in met]
         if not any(rest.inside for rest in rests):
             whole = Cost(probe.budget if pure else self.total, 0.0, during)
-            if all(self._keeps(whole, rest) for rest in rests):
+            if all(self._holds(whole, rest) for rest in rests):
                 return whole
         account = self.promises if pure or self.total.pure else self.noise
         room = _least_room(account, rests)
         most = Fraction(0) if room is None else room.most
         if not account.noise:
             epsilon = round_down(most)
-            return (
-                replace(probe, budget=replace(probe.budget, epsilon=epsilon))
-                if epsilon > 0
-                else None
-            )
+            if epsilon <= 0:
+                return None
+            return replace(probe, budget=replace(probe.budget, epsilon=epsilon))
         mu = root_down(most)
+        if not mu:
+            return None
         # A small rest costs no ε at this δ; it is then stated at the smaller δ where it does.
-        delta = min(self._delta, gaussian.delta_of(mu, 0.0) / 2) if mu else 0.0
+        delta = min(self._delta, gaussian.delta_of(mu, 0.0) / 2)
         if delta < LEAST_DELTA:
             return None
         left = Budget.from_mu(mu, delta)
@@ -140,7 +149,14 @@ class Filter:
         return Cost(budget, 0.0, during)
 
 
-def _least_room(account: Account, meetings: Sequence[Meeting]) -> Account | None:
-    """What is left of an account at every one of these."""
-    rooms = [room for one in meetings if (room := account.room_after(*one)) is not None]
-    return Account(*map(min, zip(*rooms, strict=True))) if len(rooms) == len(meetings) else None
+def _least_room(account: Account, overlaps: Sequence[Overlap]) -> Account | None:
+    """Compute what is left of an account at every one of these; None where one does not fit."""
+    rooms = []
+    for overlap in overlaps:
+        room = account.room_after(overlap.inside, overlap.outside)
+        if room is None:
+            return None
+        rooms.append(room)
+    most = min(room.most for room in rooms)
+    delta = min(room.delta for room in rooms)
+    return account._replace(most=most, delta=delta)

@@ -105,22 +105,23 @@ class Budget:
             self.noise_multiplier()  # fails now, not at the first release, if it cannot
 
     def _check_caps(self) -> None:
-        for name, given in zip(CAPS, (*self.caps, self.period, self.period_ticks), strict=True):
-            if given is None:
+        """Refuse caps and periods that have no meaning, and derive the ticks of a period."""
+        for name, value in zip(CAPS, (*self.caps, self.period, self.period_ticks), strict=True):
+            if value is None:
                 continue
             if self.unit == "event":
                 raise ParameterError(
-                    f"{name}={given!r} has no meaning with unit='event', which protects one event. "
+                    f"{name}={value!r} has no meaning with unit='event', which protects one event. "
                     "Use unit='user' to protect what a user does."
                 )
-            if name == "period" and isinstance(given, str):
-                if not PERIOD_TEXT.fullmatch(given):
+            if name == "period" and isinstance(value, str):
+                if not PERIOD_TEXT.fullmatch(value):
                     raise ParameterError(
-                        f"period={given!r:.80} is not a length of the calendar: write a whole "
+                        f"period={value!r:.80} is not a length of the calendar: write a whole "
                         "number and d or w, such as 1d, 1w or 4w, or a number of ticks"
                     )
                 continue
-            object.__setattr__(self, name, check_count(name, given))
+            object.__setattr__(self, name, check_count(name, value))
         if isinstance(self.period, int):
             object.__setattr__(self, "period_ticks", self.period)
         elif self.period is None and self.period_ticks is not None:
@@ -168,8 +169,9 @@ class Budget:
             raise ParameterError(f"{no_times}: give the period as a number of ticks")
         span = _least(self.period_ticks, horizon)
         ticks = _least(self.max_ticks, span, self.max_events)
-        bounded = None if self.max_per_tick is None or ticks is None else self.max_per_tick * ticks
-        events = _least(self.max_events, bounded)
+        events = self.max_events
+        if self.max_per_tick is not None and ticks is not None:
+            events = _least(events, self.max_per_tick * ticks)
         return Touched(ticks, _least(self.max_per_tick, events), events, span)
 
     @property
@@ -202,7 +204,8 @@ class Budget:
         >>> round(Budget.from_mu(1.0, 1e-6).epsilon, 3)
         4.887
         """
-        mu, delta = check_positive("mu", mu), check_delta(delta)
+        mu = check_positive("mu", mu)
+        delta = check_delta(delta)
         epsilon = gaussian.epsilon_of(mu, delta)
         step = 2.0**-50
         while epsilon > 0 and gaussian.mu_of(epsilon, delta) > mu and step < 1:
@@ -338,4 +341,5 @@ class Budget:
 
 
 def _least(*numbers: int | None) -> int | None:
+    """Take the least of these; None bounds nothing."""
     return min((number for number in numbers if number is not None), default=None)

@@ -22,7 +22,12 @@ from evercount.privacy import gaussian
 from evercount.privacy.budget import Budget
 from evercount.privacy.gaussian import round_down, round_up
 from evercount.privacy.guarantee_text import MANUAL
-from evercount.privacy.time_range import TimeRange, lies_in_one_range, met_at_once, share_periods
+from evercount.privacy.time_range import (
+    TimeRange,
+    largest_overlaps,
+    lies_in_one_range,
+    share_periods,
+)
 
 # relative head-room of the few products that make a mixed δ (`composition.proof.md`, section 4)
 _ROUNDING = 2.0**-49
@@ -95,18 +100,19 @@ class Cost:
         """
         if self.during is None or self.during.ticks == MANUAL:
             return None
-        return self.during.whole if self.chain or lies_in_one_range(self.budget) else None
+        if self.chain or lies_in_one_range(self.budget):
+            return self.during.whole
+        return None
 
     @property
     def chain(self) -> str:
         """The streams that share the caps of their persons, by name; empty where a unit lies in one
         range anyway."""
-        known = self.during is not None and self.leak is not None and not self.unseen
-        return (
-            self.during.chain
-            if known and self.during and not lies_in_one_range(self.budget)
-            else ""
-        )
+        if self.during is None or self.leak is None or self.unseen:
+            return ""
+        if lies_in_one_range(self.budget):
+            return ""
+        return self.during.chain
 
     @property
     def plain(self) -> bool:
@@ -116,9 +122,11 @@ class Cost:
     @property
     def mu(self) -> float:
         """μ of its Gaussian noise; 0.0 where it adds up as (ε, δ)."""
-        return (
-            0.0 if self.plain else (self.budget.reserve(self.leak) if self.leak else self.budget).mu
-        )
+        if self.plain:
+            return 0.0
+        if self.leak:
+            return self.budget.reserve(self.leak).mu
+        return self.budget.mu
 
     def leak_at(self, epsilon: float) -> float:
         """What it leaks where it counts as its noise.
@@ -176,17 +184,21 @@ class Cost:
         """
         if not isinstance(data, dict) or set(data) != {"budget", "leak", "during", "unseen"}:
             raise ParameterError("a cost is a mapping of budget, leak, during and unseen.")
-        during = None if data["during"] is None else TimeRange(*data["during"])
+        during = None
+        if data["during"] is not None:
+            during = TimeRange(*data["during"])
         return cls(Budget.from_dict(data["budget"]), data["leak"], during, data["unseen"])
 
 
 def as_cost(given: Cost | Budget) -> Cost:
     """The cost itself; a budget is its promise alone."""
-    return given if isinstance(given, Cost) else Cost(given)
+    if isinstance(given, Cost):
+        return given
+    return Cost(given)
 
 
 def compose(costs: Iterable[Cost | Budget], delta: float | None = None) -> Budget:
-    """What streams about the same events promise together, if nobody chose them after seeing
+    """What streams about the same events promise together, if they were not chosen after seeing
     releases.
 
     The stated δ is the sum of the streams' δ (at most 1/2), as plain addition has it, so that the
@@ -233,16 +245,19 @@ def compose(costs: Iterable[Cost | Budget], delta: float | None = None) -> Budge
     first = parts[0].budget
     if len(parts) == 1 and delta is None:
         return first
-    meetings = meetings_of(parts)
-    usual = min(float(max(_as_people_add(meeting) for meeting in meetings)), 0.5)
+    overlaps = overlaps_of(parts)
+    usual = min(float(max(_as_people_add(overlap) for overlap in overlaps)), 0.5)
     stated = usual if delta is None else check_delta(delta, pure=True)
-    sums = [_sums(meeting) for meeting in meetings]
-    plain, summed = max(one for one, _ in sums), max(both for _, both in sums)
-    found = [
-        _exact(meeting, stated, most, delta is not None and both <= Fraction(stated))
-        for meeting, (most, both) in zip(meetings, sums, strict=True)
+    sums = [_sums(overlap) for overlap in overlaps]
+    plain = max(one for one, _ in sums)
+    summed = max(both for _, both in sums)
+    epsilons = [
+        _exact(overlap, stated, most, delta is not None and both <= Fraction(stated))
+        for overlap, (most, both) in zip(overlaps, sums, strict=True)
     ]
-    exact = None if None in found else max(one for one in found if one is not None)
+    exact = None
+    if None not in epsilons:
+        exact = max(epsilon for epsilon in epsilons if epsilon is not None)
     if delta is not None:
         if not exact:
             why = "nothing is proved" if exact is None else "they cost no epsilon"
@@ -260,7 +275,7 @@ def compose(costs: Iterable[Cost | Budget], delta: float | None = None) -> Budge
     return replace(first, epsilon=plain, delta=round_up(summed), calibration="tight")
 
 
-class Meeting(NamedTuple):
+class Overlap(NamedTuple):
     """The streams that one instant meets, and all others; both in their order."""
 
     inside: tuple[Cost, ...]
@@ -271,7 +286,7 @@ class Meeting(NamedTuple):
         return sum((Fraction(cost.outside_at(epsilon)) for cost in self.outside), Fraction(0))
 
 
-def meetings_of(costs: Sequence[Cost]) -> list[Meeting]:
+def overlaps_of(costs: Sequence[Cost]) -> list[Overlap]:
     """Where streams meet: of all instants those with the largest sets of streams.
 
     **Guarantee.** What one person costs over a chain of streams that hand on their caps is at most
@@ -285,51 +300,51 @@ def meetings_of(costs: Sequence[Cost]) -> list[Meeting]:
     spans = [cost.span if len(chains) < 2 or not cost.chain else None for cost in costs]
     every = list(enumerate(costs))
     return [
-        Meeting(
-            tuple(cost for n, cost in every if n in met),
-            tuple(cost for n, cost in every if n not in met),
+        Overlap(
+            tuple(cost for n, cost in every if n in inside),
+            tuple(cost for n, cost in every if n not in inside),
         )
-        for met in met_at_once(spans)
+        for inside in largest_overlaps(spans)
     ]
 
 
-def _as_people_add(meeting: Meeting) -> Decimal:
+def _as_people_add(overlap: Overlap) -> Decimal:
     """Σδ in decimals: 3 × 1e-9 = 3e-9. Promises of which nothing else is known count wherever they
     are."""
-    counted = [*meeting.inside, *(cost for cost in meeting.outside if cost.leak is None)]
+    counted = [*overlap.inside, *(cost for cost in overlap.outside if cost.leak is None)]
     return sum((Decimal(repr(cost.budget.delta)) for cost in counted), Decimal(0))
 
 
-def _sums(meeting: Meeting) -> tuple[float, Fraction]:
+def _sums(overlap: Overlap) -> tuple[float, Fraction]:
     """Plain addition: (Σε, Σδ)."""
-    plain = round_up(sum((Fraction(cost.budget.epsilon) for cost in meeting.inside), Fraction(0)))
-    summed = sum((Fraction(cost.budget.delta) for cost in meeting.inside), Fraction(0))
-    return plain, summed + meeting.price_outside(plain)
+    plain = round_up(sum((Fraction(cost.budget.epsilon) for cost in overlap.inside), Fraction(0)))
+    summed = sum((Fraction(cost.budget.delta) for cost in overlap.inside), Fraction(0))
+    return plain, summed + overlap.price_outside(plain)
 
 
-def _exact(meeting: Meeting, delta: float, plain: float, added: bool) -> float | None:
-    """The least ε at δ for one meeting, by the profiles; where plain addition is within δ
+def _exact(overlap: Overlap, delta: float, plain: float, added: bool) -> float | None:
+    """The least ε at δ for one overlap, by the profiles; where plain addition is within δ
     (`added`), also by that."""
-    parts = meeting.inside
+    promise_only = [cost.leak is None for cost in overlap.inside]
     # where a leak would cost more than the stream's δ, it counts as its promise alone (in a chain
     # promises add up)
-    promised = tuple(
-        one.leak is None or (one.leak_at(plain) > one.budget.delta and not one.chain)
-        for one in parts
-    )
-    ways = {tuple(one.leak is None for one in parts), promised}
-    known = [plain] if added else []
-    return min(
-        [*known, *(one for way in ways if (one := _least(meeting, delta, way)) is not None)],
-        default=None,
-    )
+    cheaper_as_promise = [
+        cost.leak is None or (cost.leak_at(plain) > cost.budget.delta and not cost.chain)
+        for cost in overlap.inside
+    ]
+    epsilons = [_least(overlap, delta, promise_only)]
+    if cheaper_as_promise != promise_only:
+        epsilons.append(_least(overlap, delta, cheaper_as_promise))
+    if added:
+        epsilons.append(plain)
+    return min((epsilon for epsilon in epsilons if epsilon is not None), default=None)
 
 
-def _least(meeting: Meeting, delta: float, promised: Sequence[bool]) -> float | None:
-    """`least_epsilon` of one; those of `promised` count as ε of pure privacy and a leak of
-    probability δ."""
-    noise = [part for part, leaks in zip(meeting.inside, promised, strict=True) if not leaks]
-    leaking = [part.budget for part, leaks in zip(meeting.inside, promised, strict=True) if leaks]
+def _least(overlap: Overlap, delta: float, promised: Sequence[bool]) -> float | None:
+    """Compute `least_epsilon` of one overlap; the streams of `promised` count as ε of pure privacy
+    and a leak of probability δ."""
+    noise = [part for part, leaks in zip(overlap.inside, promised, strict=True) if not leaks]
+    leaking = [part.budget for part, leaks in zip(overlap.inside, promised, strict=True) if leaks]
     pure = sum(
         (Fraction(one.epsilon) for one in (*leaking, *(p.budget for p in noise if p.plain))),
         Fraction(0),
@@ -339,10 +354,10 @@ def _least(meeting: Meeting, delta: float, promised: Sequence[bool]) -> float | 
     )
     # together they are exactly one of this μ: `gaussian.proof.md`, 5
     mu = math.hypot(*(part.mu for part in noise))
-    return least_epsilon(mu, pure, left, Meeting(tuple(noise), meeting.outside))
+    return least_epsilon(mu, pure, left, Overlap(tuple(noise), overlap.outside))
 
 
-def least_epsilon(mu: float, pure: Fraction, delta: float, leaking: Meeting) -> float | None:
+def least_epsilon(mu: float, pure: Fraction, delta: float, leaking: Overlap) -> float | None:
     """The least ε ≥ `pure` with δ_mix(ε) + Σ leaks at ε ≤ `delta`, rounded up; None where there is
     none.
 
@@ -357,7 +372,8 @@ def least_epsilon(mu: float, pure: Fraction, delta: float, leaking: Meeting) -> 
             leaking.price_outside(epsilon),
         )
         left = round_down(Fraction(delta) - price)
-        if left < (LEAST_DELTA if mu else 0.0):
+        needed = LEAST_DELTA if mu else 0.0
+        if left < needed:
             return None
         following = epsilon_of(mu, pure, left)
         if following <= epsilon:
@@ -407,13 +423,15 @@ def epsilon_of(mu: float, pure: Fraction, delta: float) -> float:
         return gaussian.epsilon_of(mu, delta)
     # The upper end is ε of both parts added up, which holds by itself: mixed δ(ε_p + ε_g) ≤ δ(μ,
     # ε_g).
-    low, high = round_up(pure), round_up(pure + Fraction(gaussian.epsilon_of(mu, delta)))
+    low = round_up(pure)
+    high = round_up(pure + Fraction(gaussian.epsilon_of(mu, delta)))
     if mixed_delta_upper(mu, pure, low) <= delta:
         return low
     while low < (middle := low + 0.5 * (high - low)) < high:
-        low, high = (
-            (low, middle) if mixed_delta_upper(mu, pure, middle) <= delta else (middle, high)
-        )
+        if mixed_delta_upper(mu, pure, middle) <= delta:
+            high = middle
+        else:
+            low = middle
     return high
 
 
@@ -432,29 +450,34 @@ def check_periods(costs: Iterable[Cost], earlier: Iterable[Cost] = ()) -> None:
     """Refuse to add costs of persons in periods where one period of a stream may meet two of
     another one. With `earlier` only those are compared that are new next to these.
 
-    **Guarantee.** What this lets pass costs a person at most what `meetings_of` says
+    **Guarantee.** What this lets pass costs a person at most what `overlaps_of` says
     (`composition.proof.md`, section 8, "Periods"). Test:
     `tests/privacy/test_periods_together.py::test_no_person_costs_more_than_is_stated`.
     """
-    known: dict[str, list[Cost]] = {}
+    by_periods: dict[str, list[Cost]] = {}
     for cost in earlier:
         if cost.budget.period is not None:
-            known.setdefault(_periods_of(cost), []).append(cost)
+            by_periods.setdefault(_periods_of(cost), []).append(cost)
     for cost in costs:
         if cost.budget.period is None:
             continue
         own = _periods_of(cost)
         others = [
-            one for periods, those in known.items() if not own or periods != own for one in those
+            other
+            for periods, group in by_periods.items()
+            if not own or periods != own
+            for other in group
         ]
-        if not all(share_periods(cost.during, one.during) for one in others):
+        if not all(share_periods(cost.during, other.during) for other in others):
             raise ParameterError(_why_apart(cost, others))
-        known.setdefault(own, []).append(cost)
+        by_periods.setdefault(own, []).append(cost)
 
 
 def _periods_of(cost: Cost) -> str:
     """The text that says which periods persons are protected in; empty where nothing does."""
-    return "" if cost.during is None else cost.during.periods
+    if cost.during is None:
+        return ""
+    return cost.during.periods
 
 
 def _why_apart(cost: Cost, others: Sequence[Cost]) -> str:
@@ -488,4 +511,4 @@ def costs_more(cost: Cost, following: Cost) -> bool:
         check_periods([cost, following])
     except ParameterError:
         return True
-    return any(len(meeting.inside) > 1 for meeting in meetings_of([cost, following]))
+    return any(len(overlap.inside) > 1 for overlap in overlaps_of([cost, following]))

@@ -49,11 +49,13 @@ class _Evaluated(NamedTuple):
 
 @cache
 def _legendre() -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Nodes and weights of Gauss–Legendre quadrature on [0, 1]."""
     nodes, weights = np.polynomial.legendre.leggauss(_QUADRATURE_NODES)
     return 0.5 * (nodes + 1.0), 0.5 * weights
 
 
 def _mills(x: float) -> float:
+    """Compute the Mills ratio (1 − Φ(x))/φ(x)."""
     from scipy.special import erfcx  # imported here: it takes longer than all the rest of start-up
 
     return math.sqrt(math.pi / 2) * float(erfcx(x / math.sqrt(2)))
@@ -61,7 +63,8 @@ def _mills(x: float) -> float:
 
 def _evaluate(mu: float, epsilon: float) -> _Evaluated:
     """Log δ(μ, ε) with its error bound; see `gaussian.proof.md` for every term of the bound."""
-    u, h = epsilon / mu, mu / 2
+    u = epsilon / mu
+    h = mu / 2
     a = h - u
     if u == math.inf or -a > _FARTHEST + 4 * _MACHINE_EPSILON * u:
         return _Evaluated(-math.inf, 0.0)  # δ < exp(−a²/2) is far below the smallest double
@@ -75,15 +78,16 @@ def _evaluate(mu: float, epsilon: float) -> _Evaluated:
         )
         log_delta = -0.5 * a * a - _HALF_LOG_2PI + math.log(difference)
     elif a <= 0:
-        first, second = _mills(-a), _mills(u + h)
+        first = _mills(-a)
+        second = _mills(u + h)
         difference = first - second
         cancellation = (first + second) / difference
         log_delta = -0.5 * a * a - _HALF_LOG_2PI + math.log(difference)
     else:  # here Φ(a) ≥ 1/2, and the Mills ratio at −a could overflow
-        lost = math.exp(-0.5 * a * a - _HALF_LOG_2PI) * _mills(u + h)
-        kept = 0.5 * math.erfc(-a / math.sqrt(2))
-        cancellation = (kept + lost) / (kept - lost)
-        log_delta = math.log(kept - lost)
+        loss = math.exp(-0.5 * a * a - _HALF_LOG_2PI) * _mills(u + h)
+        gain = 0.5 * math.erfc(-a / math.sqrt(2))
+        cancellation = (gain + loss) / (gain - loss)
+        log_delta = math.log(gain - loss)
     spread = (1.0 + abs(a)) * (u + h)
     error = _MACHINE_EPSILON * (64.0 * cancellation + 4.0 * (a * a + spread) + 4.0 * abs(log_delta))
     return _Evaluated(min(log_delta, 0.0), error)
@@ -127,14 +131,16 @@ def mu_of(epsilon: float, delta: float) -> float:
     >>> round(mu_of(epsilon=0.5, delta=1e-10), 5)
     0.08744
     """
-    epsilon, target = check_positive("epsilon", epsilon), math.log(check_delta(delta))
+    epsilon = check_positive("epsilon", epsilon)
+    target = math.log(check_delta(delta))
 
     def excess(log_mu: float) -> float:
         return _evaluate(math.exp(log_mu), epsilon).log_delta - target
 
     # δ(μ, ε) ≤ 2Φ(μ/2) − 1 < μ, so μ = δ is private for every ε. The upper end grows until it is
     # not private.
-    low, high = target - 1.0, math.log(math.sqrt(2 * epsilon) + 1.0)
+    low = target - 1.0
+    high = math.log(math.sqrt(2 * epsilon) + 1.0)
     while excess(high) <= 0:
         high += 1.0
     mu = math.exp(_root(excess, low, high))
@@ -154,7 +160,8 @@ def epsilon_of(mu: float, delta: float) -> float:
     that of `delta_upper`. Test:
     `tests/privacy/test_privacy_gaussian.py::test_epsilon_of_is_on_the_private_side`.
     """
-    mu, target = check_positive("mu", mu), math.log(check_delta(delta))
+    mu = check_positive("mu", mu)
+    target = math.log(check_delta(delta))
 
     if _surely(mu, 0.0, target, 1):
         return 0.0
@@ -191,21 +198,23 @@ def multiplier(calibration: Calibration, epsilon: float, delta: float) -> float:
             "noise."
         )
     if calibration == "classic":
-        found = math.sqrt(2 * math.log(1.25 / delta)) / epsilon
+        ratio = math.sqrt(2 * math.log(1.25 / delta)) / epsilon
     else:
-        found = 2 / epsilon * math.sqrt(4 / 9 + math.log(math.sqrt(2 / math.pi) / delta))
-    if found * mu < 1:
+        ratio = 2 / epsilon * math.sqrt(4 / 9 + math.log(math.sqrt(2 / math.pi) / delta))
+    if ratio * mu < 1:
         raise ParameterError(
             f"calibration {calibration!r} would add too little noise for epsilon={epsilon!r}, "
             f"delta={delta!r}. Use calibration='tight'."
         )
-    return found
+    return ratio
 
 
 def round_down(exact: Fraction) -> float:
     """The largest double that is not above."""
     near = float(exact)
-    return near if Fraction(near) <= exact else math.nextafter(near, -math.inf)
+    if Fraction(near) <= exact:
+        return near
+    return math.nextafter(near, -math.inf)
 
 
 def round_up(exact: Fraction) -> float:
@@ -222,7 +231,10 @@ def root_down(square: Fraction) -> float:
 
 
 def _at_least_zero(epsilon: float) -> float:
-    return 0.0 if epsilon == 0 else check_positive("epsilon", epsilon)
+    """Check an ε that may be 0."""
+    if epsilon == 0:
+        return 0.0
+    return check_positive("epsilon", epsilon)
 
 
 def _root(excess: Callable[[float], float], low: float, high: float) -> float:

@@ -97,9 +97,10 @@ def guarantee_text(
     'what an event was'
     """
     tick = tick_word(tick)
-    words = (
-        _event_words(budget) if budget.unit == "event" else _person_words(budget, enforced, tick)
-    )
+    if budget.unit == "event":
+        words = _event_words(budget)
+    else:
+        words = _person_words(budget, enforced, tick)
     limits = _not_protected(budget, enforced, words, _within(budget, enforced, tick))
     strength = _strength(budget, words)
     letter = _letter(words, strength, limits)
@@ -130,7 +131,9 @@ def successor_text(cost: Cost) -> str:
     budget = cost.budget
     if cost.span is None or cost.span.end is None:
         whom = "may count the same events" if budget.unit == "event" else "counts the same persons"
-        alike = "" if budget.period is None else " whose periods begin at the same times as these"
+        alike = ""
+        if budget.period is not None:
+            alike = " whose periods begin at the same times as these"
         return f"A new stream{alike} {whom} again: both together keep {_promise_of_two(cost)}."
     if cost.chain:
         return (
@@ -138,8 +141,12 @@ def successor_text(cost: Cost) -> str:
             "with what persons have used of their caps: both together keep "
             f"{stated_promise(budget)}."
         )
-    one = "each event is" if budget.unit == "event" else "what a person does in one period is"
-    later = "" if budget.unit == "event" else " and a whole number of periods after this start"
+    if budget.unit == "event":
+        one = "each event is"
+        later = ""
+    else:
+        one = "what a person does in one period is"
+        later = " and a whole number of periods after this start"
     free = (
         f"A new stream that starts at this end or later{later} costs nothing more: {one} in only "
         f"one of the two, and both together keep {stated_promise(budget)}."
@@ -158,9 +165,9 @@ def _promise_of_two(cost: Cost) -> str:
     from evercount.privacy.composition import compose
     from evercount.privacy.time_range import TimeRange
 
-    same_time = (
-        None if cost.budget.period is None else TimeRange(0, None, MANUAL, "the same periods")
-    )
+    same_time = None
+    if cost.budget.period is not None:
+        same_time = TimeRange(0, None, MANUAL, "the same periods")
     return stated_promise(compose([replace(cost, during=same_time)] * 2))
 
 
@@ -184,15 +191,14 @@ def guess_chance(budget: Budget) -> float:
 
 
 def _event_words(budget: Budget) -> _Words:
+    """Choose the words where single events are protected."""
     unit = (
         "Every single event. Someone who causes several events is protected for each of them, but "
         "less well for all of them together."
     )
     if budget.adjacency == "add-remove":
-        changed, question = (
-            "if that event had been left out",
-            "whether an event is in the data at all",
-        )
+        changed = "if that event had been left out"
+        question = "whether an event is in the data at all"
         return _Words("any one event", changed, question, "with the event as without it", "", unit)
     return _Words(
         "any one event",
@@ -205,41 +211,44 @@ def _event_words(budget: Budget) -> _Words:
 
 
 def _person_words(budget: Budget, enforced: Enforced, tick: str) -> _Words:
-    within, cap = _within(budget, enforced, tick), _cap(budget, enforced, tick)
+    """Choose the words where persons are protected, by adjacency and by who keeps to the cap."""
+    within = _within(budget, enforced, tick)
+    cap = _cap(budget, enforced, tick)
     # all of it, and not what is counted of it: without that, other events would take its places
     # under the cap
-    comes, came, at, there = ("",) * 4
+    that_comes = that_came = at = there = ""
     if within:
-        comes, came = "that comes up for counting ", "that came up for counting "
-        at, there = f" {within}", " there"
-    protected = f"everything {comes}under the id of any person{at} ({cap})"
+        that_comes = "that comes up for counting "
+        that_came = "that came up for counting "
+        at = f" {within}"
+        there = " there"
+    protected = f"everything {that_comes}under the id of any person{at} ({cap})"
     unit = (
-        f"Every id of a person, with everything {comes}under it{at} ({cap}). Someone "
+        f"Every id of a person, with everything {that_comes}under it{at} ({cap}). Someone "
         "with several ids is protected for each of them, but less well for all of them together."
     )
-    everything = f"everything {comes}under the id{at}"
+    everything = f"everything {that_comes}under the id{at}"
     if budget.adjacency == "add-remove":
-        changed = f"if everything {came}under that id{there} had been left out"
-        asked = (
-            f"was counted under a person's id{at}"
-            if within
-            else "under a person's id is in the data at all"
-        )
+        changed = f"if everything {that_came}under that id{there} had been left out"
+        if within:
+            question = f"whether anything was counted under a person's id{at}"
+        else:
+            question = "whether anything under a person's id is in the data at all"
         return _Words(
             protected,
             changed,
-            f"whether anything {asked}",
+            question,
             f"with {everything} as without it",
             "",
             unit,
         )
     if enforced == "query":
-        question = "was counted" if within else "is"
+        state = "was counted" if within else "is"
         return _Words(
             protected,
-            f"if everything {came}under that id{there} had been anything else{there} under one id "
-            "that occurs nowhere else",
-            f"what {question} under a person's id{at}, and which id that is",
+            f"if everything {that_came}under that id{there} had been anything else{there} under "
+            "one id that occurs nowhere else",
+            f"what {state} under a person's id{at}, and which id that is",
             f"with {everything} as with anything else under one id of its own",
             "That someone was counted: this guarantee hides who it was, when and under what.",
             unit,
@@ -269,13 +278,19 @@ def _within(budget: Budget, enforced: Enforced = "evercount", tick: str = "tick"
     """
     if budget.period is None:
         return ""
-    number = budget.period if isinstance(budget.period, int) else int(budget.period[:-1])
-    unit = tick if isinstance(budget.period, int) else {"d": "day", "w": "week"}[budget.period[-1]]
+    if isinstance(budget.period, int):
+        number = budget.period
+        unit = tick
+    else:
+        number = int(budget.period[:-1])
+        unit = {"d": "day", "w": "week"}[budget.period[-1]]
     if enforced == "revised":  # a period is one tick, and what is counted for it comes in several
         return f"for one {unit if number == 1 else tick}"
     if number > 1:
         return f"within one period of {number} {_several(unit)}"
-    return "on one day" if unit == "day" else f"in one {unit}"
+    if unit == "day":
+        return "on one day"
+    return f"in one {unit}"
 
 
 def tick_word(tick: str) -> str:
@@ -288,7 +303,9 @@ def tick_word(tick: str) -> str:
         return "tick"
     number = tick.strip().rstrip("mshdw").strip()
     unit = _UNITS[tick.strip().removeprefix(number).strip()]
-    return unit if int(number) == 1 else f"interval of {int(number)} {unit}s"
+    if int(number) == 1:
+        return unit
+    return f"interval of {int(number)} {unit}s"
 
 
 def _several(tick: str) -> str:
@@ -311,19 +328,28 @@ def _counted(budget: Budget, enforced: Enforced = "evercount", tick: str = "tick
     most, each, ticks = budget.caps
     parts = []
     if each is not None:
-        first = f"its first {'event' if each == 1 else f'{each} events'}"
-        comes = "that comes" if each == 1 else "that come"
-        parts.append(
-            f"{first} {comes} in one {tick}" if enforced == "revised" else f"{first} of each {tick}"
-        )
+        first = _first_events(each)
+        if enforced == "revised":
+            comes = "that comes" if each == 1 else "that come"
+            parts.append(f"{first} {comes} in one {tick}")
+        else:
+            parts.append(f"{first} of each {tick}")
     if ticks is not None:
-        where = f"the first {tick if ticks == 1 else f'{ticks} {_several(tick)}'} in which it has"
+        days = tick if ticks == 1 else f"{ticks} {_several(tick)}"
+        where = f"the first {days} in which it has"
         parts.append(f"in {where} one" if parts else f"what it does in {where} an event")
     if most is not None:
-        first = "its first event" if most == 1 else f"its first {most} events"
-        scope = {True: "of a period", False: "of the whole stream"}[budget.period is not None]
-        parts.append(f"no more than {first} {scope}" if parts else f"{first} {scope}")
+        scope = "of the whole stream" if budget.period is None else "of a period"
+        first = f"{_first_events(most)} {scope}"
+        parts.append(f"no more than {first}" if parts else first)
     return ", ".join(parts)
+
+
+def _first_events(number: int) -> str:
+    """Name the first events of an id."""
+    if number == 1:
+        return "its first event"
+    return f"its first {number} events"
 
 
 def _cap(budget: Budget, enforced: Enforced, tick: str) -> str:
@@ -364,6 +390,7 @@ def counted_text(budget: Budget, enforced: Enforced = "evercount", tick: str = M
 
 
 def _sentence(budget: Budget, words: _Words) -> str:
+    """State the guarantee in one sentence."""
     failure = f", plus {stated(budget.delta)}" if budget.delta else ""
     return (
         f"All releases together protect {words.protected}: the probability of any outcome is at "
@@ -375,6 +402,7 @@ def _sentence(budget: Budget, words: _Words) -> str:
 def _not_protected(
     budget: Budget, enforced: Enforced, words: _Words, within: str
 ) -> tuple[str, ...]:
+    """List what the guarantee does not cover."""
     half = "the guarantee is only about half as strong, and so on."
     several = f"A person with several ids, taken together. For two ids {half}"
     if budget.unit == "event":
@@ -410,13 +438,17 @@ def _not_protected(
 
 
 def _strength(budget: Budget, words: _Words) -> tuple[str, str]:
-    epsilon, delta = stated(budget.epsilon), stated(budget.delta)
-    factor = _digits(math.exp(budget.epsilon), up=True) if budget.epsilon <= 20 else f"e^{epsilon}"
-    exception = (
-        f", plus a chance of at most 1 in {_digits(1 / Decimal(delta), up=False)}"
-        if budget.delta
-        else ""
-    )
+    """Say what ε and δ mean: as a ratio, and as the chance of a right guess."""
+    epsilon = stated(budget.epsilon)
+    delta = stated(budget.delta)
+    if budget.epsilon <= 20:
+        factor = _digits(math.exp(budget.epsilon), up=True)
+    else:
+        factor = f"e^{epsilon}"
+    if budget.delta:
+        exception = f", plus a chance of at most 1 in {_digits(1 / Decimal(delta), up=False)}"
+    else:
+        exception = ""
     chance = _digits(100 * guess_chance(budget), up=True)
     return (
         f"Whatever is published is at most {factor} times as likely {words.compared}{exception} "
@@ -427,6 +459,7 @@ def _strength(budget: Budget, words: _Words) -> tuple[str, str]:
 
 
 def _letter(words: _Words, strength: tuple[str, str], limits: tuple[str, ...]) -> str:
+    """Write the guarantee for those whom the data are about."""
     paragraphs = (
         "We publish statistics that are updated for as long as the system runs. Before each "
         "publication a computer adds random noise. The noise is chosen so that all publications "
@@ -453,4 +486,6 @@ def _digits(number: float | Decimal, *, up: bool) -> str:
         shown = +Decimal(number)
     if shown >= 10**15:
         return f"{shown:.3g}"
-    return f"{int(shown):,}" if shown == shown.to_integral_value() else f"{shown:f}"
+    if shown == shown.to_integral_value():
+        return f"{int(shown):,}"
+    return f"{shown:f}"

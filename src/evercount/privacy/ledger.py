@@ -117,16 +117,16 @@ class Ledger:
             raise
         self._file = file
 
-    def _load(self, file: LedgerFile, asked: Budget | None) -> Budget:
-        """The total of a file, and its entries; a new one gets its first line."""
+    def _load(self, file: LedgerFile, declared: Budget | None) -> Budget:
+        """Read the entries of a file and return its total; begin a new one with its first line."""
         if not file.records:
-            if asked is None:
+            if declared is None:
                 file.path.unlink()  # an empty file that this call has made
                 raise ParameterError(
                     f"there is no ledger at {file.path}: give its total to start one"
                 )
-            file.begin({"total": asked.to_dict(), "plain": None})
-            return asked
+            file.begin({"total": declared.to_dict(), "plain": None})
+            return declared
         try:
             total = Budget.from_dict(file.records[0]["total"])
             if file.records[0]["plain"] is not None:
@@ -140,7 +140,7 @@ class Ledger:
             raise SnapshotError(
                 f"the ledger {file.path} is damaged or was changed: {error}"
             ) from error
-        if asked is not None and asked != total:
+        if declared is not None and declared != total:
             raise ParameterError(f"the ledger's total is {total!r}: omit it, or give the same.")
         return total
 
@@ -172,6 +172,7 @@ class Ledger:
         )
 
     def _check_may_spend(self) -> None:
+        """Refuse a ledger that is closed, or was opened before a fork."""
         if self._process != os.getpid():
             raise ParameterError(
                 "this ledger was opened before a fork: parent and child would spend one budget "
@@ -204,7 +205,7 @@ class Ledger:
         costs = [*(entry.cost for entry in self._entries), *more]
         if not costs:
             return f"no stream yet, of a total of {stated_promise(self.total)}."
-        count = f"{len(costs)} stream{'s' * (len(costs) > 1)}"
+        count = f"{len(costs)} streams" if len(costs) > 1 else "1 stream"
         total = f"of a total of {stated_promise(self.total)}."
         try:
             check_periods(costs)
@@ -267,7 +268,9 @@ class Ledger:
             self._check_fits(Entry(name, as_cost(cost)))
 
     def _check_fits(self, entry: Entry) -> None:
-        name, earlier = entry.name, [one.cost for one in self._entries]
+        """Refuse an entry whose name is used, or that exceeds what is left."""
+        name = entry.name
+        earlier = [one.cost for one in self._entries]
         if not isinstance(name, str) or not name:
             raise ParameterError(f"an entry needs a name, got {name!r}")
         if any(one.name == name for one in self._entries):
@@ -302,7 +305,9 @@ class Ledger:
         return self._filter.remaining(earlier, pure or self.total.pure, during)
 
     def _refusal(self, earlier: list[Cost], entry: Entry) -> str:
-        total, cost = self.total, entry.cost
+        """Say why an entry does not fit, and what is left."""
+        total = self.total
+        cost = entry.cost
         if total.pure and not cost.budget.pure:
             return (
                 f"{entry.name!r} is not pure (its delta is {cost.budget.delta:g}), and the total "
@@ -323,7 +328,7 @@ class Ledger:
 
 
 def _spoken(cost: Cost) -> str:
-    """A cost in words, with all digits of ε: sums are compared exactly."""
+    """Write a cost in words, with all digits of ε: sums are compared exactly."""
     budget = cost.budget
     if budget.pure:
         return f"epsilon={budget.epsilon!r} of pure privacy"

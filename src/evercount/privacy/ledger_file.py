@@ -73,9 +73,10 @@ class LedgerFile:
                 "the key of a ledger is 16 to 64 random bytes, for example secrets.token_bytes(32)"
             )
         self.path = Path(path).expanduser().absolute()
-        self.head = (
-            self.path.with_name(self.path.name + ".head") if head is None else Path(head).absolute()
-        )
+        if head is None:
+            self.head = self.path.with_name(self.path.name + ".head")
+        else:
+            self.head = Path(head).absolute()
         self._key = key
         self._handle = -1
         self.records: list[dict[str, Any]] = []
@@ -95,6 +96,7 @@ class LedgerFile:
         return self._handle < 0
 
     def _open(self, adopt: bool, wait: bool) -> None:
+        """Open and lock the file, and read it against its head."""
         self._handle = open_private(self.path, os.O_RDWR | os.O_CREAT)
         _OPEN.add(self)
         self._lock(wait)
@@ -110,6 +112,7 @@ class LedgerFile:
         self._check_head(self._load(content), adopt)
 
     def _lock(self, wait: bool) -> None:
+        """Lock the file; refuse one that was replaced meanwhile."""
         try:
             lock_exclusively(self._handle, wait)
         except OSError:
@@ -117,7 +120,8 @@ class LedgerFile:
                 f"another Ledger has {self.path} open, in this or another process: a ledger has "
                 "one user at a time. Use the object that is open, or close it first"
             ) from None
-        here, there = os.fstat(self._handle), self.path.stat()
+        here = os.fstat(self._handle)
+        there = self.path.stat()
         if (here.st_ino, here.st_dev) != (there.st_ino, there.st_dev):
             raise StoreError(
                 f"the ledger {self.path} was replaced while it was being opened: open it again"
@@ -126,14 +130,15 @@ class LedgerFile:
     # -- the chain ---------------------------------------------------------------------------------
 
     def _hash(self, *parts: bytes) -> bytes:
+        """Hash these parts, with the key if there is one."""
         key = self._key or b""
         return hashlib.blake2b(
             b"".join(parts), digest_size=32, key=key, person=b"evercount.ledger"
         ).digest()
 
     def _load(self, content: bytes) -> list[str]:
-        """Read the lines; their links."""
-        known = []
+        """Read the lines into `records`; return their links."""
+        links = []
         for number, line in enumerate(content.splitlines(keepends=True)):
             if not line.endswith(b"\n"):
                 break  # a crash in the middle of a line, if the head agrees
@@ -155,11 +160,12 @@ class LedgerFile:
                     "budget counts as spent"
                 )
             self.records.append(record)
-            known.append(link.hex())
+            links.append(link.hex())
             self._length += len(line)
-        return known
+        return links
 
     def _check_first(self, record: dict[str, Any]) -> None:
+        """Refuse another format, and a key where there is none or none where there is one."""
         if record.get("format") != LEDGER_FORMAT or record.get("version") != FILE_VERSION:
             raise StoreError(
                 f"{self.path} is not a ledger that this program reads (format "
@@ -167,17 +173,22 @@ class LedgerFile:
                 f"{FILE_VERSION}): update evercount"
             )
         if bool(record.get("keyed")) != (self._key is not None):
-            has = "has no key: open it without" if self._key else "has a key: open it with"
+            if self._key:
+                has = "has no key: open it without"
+            else:
+                has = "has a key: open it with"
             raise StoreError(f"the ledger {self.path} {has} key=…")
 
     # -- the head ----------------------------------------------------------------------------------
 
     def _place(self) -> dict[str, Any]:
+        """Which file this is."""
         status = os.fstat(self._handle)
         place = str(self.path.parent.resolve() / self.path.name)
         return {"inode": status.st_ino, "device": status.st_dev, "path": place}
 
     def _write_head(self) -> None:
+        """Replace the head by one that names the newest line."""
         body = {
             "format": HEAD_FORMAT,
             "lines": len(self.records),
@@ -188,7 +199,7 @@ class LedgerFile:
         with replaced(self.head) as file:
             file.write(_canonical({**body, "seal": seal}) + b"\n")
 
-    def _check_head(self, known: list[str], adopt: bool) -> None:
+    def _check_head(self, links: list[str], adopt: bool) -> None:
         """Refuse a file that is not the one of its head, or older; `adopt` does not excuse entries
         that are missing."""
         way_out = (
@@ -200,9 +211,10 @@ class LedgerFile:
         except StoreError as error:
             if not adopt:
                 raise StoreError(f"{error}. {way_out}") from None
-            head = {"lines": len(known), "last": known[-1] if known else "", **self._place()}
-        lines, here = head["lines"], self._place()
-        if not 1 <= lines <= len(known) or known[lines - 1] != head["last"]:
+            head = {"lines": len(links), "last": links[-1] if links else "", **self._place()}
+        lines = head["lines"]
+        here = self._place()
+        if not 1 <= lines <= len(links) or links[lines - 1] != head["last"]:
             raise StoreError(
                 f"the ledger {self.path} lacks entries that its head names: it is older than its "
                 "head, or was cut. Put the newest ledger back; if it is lost, all of its budget "
@@ -216,12 +228,12 @@ class LedgerFile:
                 f"{self.path} is a copy of the ledger {head['path']}: two copies would spend one "
                 f"budget twice. Use the original. {way_out}"
             )
-        if len(known) > lines + 1 and not adopt:
+        if len(links) > lines + 1 and not adopt:
             raise StoreError(
                 f"the head {self.head} of the ledger is older than the ledger. {way_out}"
             )
         self._cut()
-        if len(known) > lines or adopt:  # a crash between the line and the head: it counts as spent
+        if len(links) > lines or adopt:  # a crash between the line and the head: it counts as spent
             self._write_head()
 
     def _read_head(self) -> dict[str, Any]:
@@ -249,13 +261,13 @@ class LedgerFile:
     # -- writing -----------------------------------------------------------------------------------
 
     def begin(self, facts: dict[str, Any]) -> None:
-        """The first line of a new file."""
+        """Write the first line of a new file."""
         sync_folder(self.path)
-        known = {"format": LEDGER_FORMAT, "version": FILE_VERSION, "keyed": self._key is not None}
-        self.append({**known, "identity": random_bytes(16).hex(), **facts})
+        what = {"format": LEDGER_FORMAT, "version": FILE_VERSION, "keyed": self._key is not None}
+        self.append({**what, "identity": random_bytes(16).hex(), **facts})
 
     def append(self, record: dict[str, Any]) -> None:
-        """One more line, on the disk when this returns."""
+        """Write one more line; it is on the disk when this returns."""
         link = self._hash(self._link, _canonical(record))
         with disk_errors(f"nothing is spent, because the ledger {self.path} cannot be written"):
             try:
@@ -274,9 +286,10 @@ class LedgerFile:
             self._write_head()
 
     def _write(self, content: bytes) -> None:
-        done = 0
-        while done < len(content):
-            done += os.pwrite(self._handle, content[done:], self._length + done)
+        """Append these bytes and bring them to the disk."""
+        written = 0
+        while written < len(content):
+            written += os.pwrite(self._handle, content[written:], self._length + written)
         os.fsync(self._handle)
         self._length += len(content)
 
@@ -287,6 +300,7 @@ class LedgerFile:
 
 
 def _close_in_child() -> None:
+    """Close all ledgers in the child of a fork: only the parent may spend."""
     for file in list(_OPEN):
         file.close()
 

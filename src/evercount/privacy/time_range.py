@@ -33,9 +33,11 @@ class Grid(NamedTuple):
 
     @classmethod
     def of(cls, periods: str) -> Grid | None:
-        """Read the text; None for one that somebody else made."""
+        """Read the text; None for one of another form."""
         parts = GRID_TEXT.fullmatch(periods)
-        return None if parts is None else cls(int(parts[1]), parts[2], int(parts[3]))
+        if parts is None:
+            return None
+        return cls(int(parts[1]), parts[2], int(parts[3]))
 
     @property
     def clock(self) -> tuple[int, str | None]:
@@ -53,7 +55,8 @@ class Grid(NamedTuple):
             return instant + (self.phase - instant) % self.length
         try:
             zone = UTC if self.zone.upper() in ("UTC", "Z") else ZoneInfo(self.zone)
-            before, wall = _shown(instant - 1, zone), _shown(instant, zone)
+            before = _shown(instant - 1, zone)
+            wall = _shown(instant, zone)
             begun = (wall - self.phase) // self.length - (before - self.phase) // self.length
             # also where the clock skips the border
             if begun > 0 and _first_instant(wall, zone) >= instant:
@@ -140,10 +143,11 @@ class TimeRange:
         move it while the stream runs. Names of zones stand for themselves, whatever the database of
         zones says of them.
         """
-        persons = (
-            [self.periods, self.chain] if self.chain else [self.periods] if self.periods else []
-        )
-        return [self.start, self.ticks, *persons]
+        if self.chain:
+            return [self.start, self.ticks, self.periods, self.chain]
+        if self.periods:
+            return [self.start, self.ticks, self.periods]
+        return [self.start, self.ticks]
 
     def holds(self, instant: int) -> bool:
         """Whether the stream counts the events of this instant.
@@ -167,7 +171,9 @@ class TimeRange:
         if not self.periods or self.end is None:
             return self
         grid = Grid.of(self.periods)
-        return replace(self, end=None if grid is None else grid.next_border(self.end))
+        if grid is None:
+            return replace(self, end=None)
+        return replace(self, end=grid.next_border(self.end))
 
     def to_list(self) -> list[Any]:
         """JSON-serialisable; `TimeRange(*list)` is the inverse.
@@ -175,20 +181,17 @@ class TimeRange:
         Returns:
             The fields, in order.
         """
-        return [
-            self.start,
-            self.end,
-            self.ticks,
-            self.periods,
-            *([self.chain] if self.chain else []),
-        ]
+        fields = [self.start, self.end, self.ticks, self.periods]
+        if self.chain:
+            fields.append(self.chain)
+        return fields
 
 
 def lies_in_one_range(budget: Budget) -> bool:
     """Whether one protected unit has all its events in one of two disjoint ranges. An event has,
     and so has what a person does within one period, if the ranges are `whole`. A person has not:
     they come back next year (with the caps of a chain of streams that costs no more, see
-    `composition.meetings_of`)."""
+    `composition.overlaps_of`)."""
     return budget.unit == "event" or budget.period is not None
 
 
@@ -216,20 +219,21 @@ def share_periods(one: TimeRange | None, other: TimeRange | None) -> bool:
     return grids[0].clock == grids[1].clock and not overlap
 
 
-def met_at_once(ranges: Iterable[TimeRange | None]) -> list[frozenset[int]]:
+def largest_overlaps(ranges: Iterable[TimeRange | None]) -> list[frozenset[int]]:
     """The largest sets of streams that one instant meets, by their numbers; None meets every
     instant.
 
     **Guarantee.** For every instant the streams whose range holds it are in one of the sets. Test:
     `tests/privacy/test_successors.py::test_every_instant_is_in_a_set`.
 
-    >>> met_at_once([TimeRange(0, 10, "1"), TimeRange(10, 20, "1"), None, TimeRange(5, None, "1")])
+    >>> early, late = TimeRange(0, 10, "1"), TimeRange(10, 20, "1")
+    >>> largest_overlaps([early, late, None, TimeRange(5, None, "1")])
     [frozenset({0, 2, 3}), frozenset({1, 2, 3})]
     """
-    known = list(ranges)
-    starts = sorted({one.start for one in known if one is not None}) or [0]
-    met = [
-        frozenset(number for number, one in enumerate(known) if one is None or one.holds(at))
+    streams = list(ranges)
+    starts = sorted({one.start for one in streams if one is not None}) or [0]
+    sets = [
+        frozenset(number for number, one in enumerate(streams) if one is None or one.holds(at))
         for at in starts
     ]
-    return [one for one, following in pairwise([*met, frozenset()]) if not one <= following]
+    return [one for one, following in pairwise([*sets, frozenset()]) if not one <= following]

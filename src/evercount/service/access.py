@@ -18,7 +18,7 @@ from starlette.types import Scope
 
 from evercount._safe_files import FULL_DISK, MAKE_ROOM, open_private, read_secret_file
 from evercount.declarations.fields import table
-from evercount.errors import ParameterError, Problem
+from evercount.errors import HttpProblem, ParameterError
 from evercount.noise import random_token
 from evercount.store import Store
 from evercount.store.reader import Reading
@@ -29,7 +29,7 @@ from evercount.store.sealing import Role, check_token, read_tokens, token_digest
 class Limits:
     body: int = 2_000_000  # bytes of a body
     batch: int = 10_000  # events of a batch
-    # requests per second of one client: of a known token, or of an address without one
+    # requests per second of one client: of a valid token, or of an address without one
     rate: float = 1000.0
     burst: float = 2000.0
     listeners: int = 256  # live connections at a time
@@ -52,7 +52,7 @@ class Limits:
 
 @table("a token")
 class NewToken:
-    """A token as an admin asks for it."""
+    """A token that an admin requests."""
 
     role: Role
     label: Annotated[
@@ -73,7 +73,7 @@ class Access:
         self._tokens = read_tokens(self._store)
 
     def role(self, request: Request) -> str | None:
-        """The role of the request's token; None without a token, Problem with a wrong one.
+        """The role of the request's token; None without a token, HttpProblem with a wrong one.
 
         **Guarantee.** The comparison looks at hashes only and at all of them, in constant time
         each, so its duration tells nothing about how much of a guess was right. Test:
@@ -82,59 +82,63 @@ class Access:
         header = request.headers.get("authorization")
         if header is None:
             return None
-        if (digest := sent_digest(header)) is None:
-            raise Problem(401, "Unauthorized", "the Authorization header must be: Bearer TOKEN")
-        if (role := self._role_of(digest)) is None:
-            raise Problem(401, "Unauthorized", "unknown token")
+        digest = sent_digest(header)
+        if digest is None:
+            raise HttpProblem(401, "Unauthorized", "the Authorization header must be: Bearer TOKEN")
+        role = self._role_of(digest)
+        if role is None:
+            raise HttpProblem(401, "Unauthorized", "unknown token")
         return role
 
     def _role_of(self, digest: bytes) -> str | None:
-        role = "admin" if self._given is not None and compare_digest(digest, self._given) else None
-        for known in self._tokens:
-            if compare_digest(digest, bytes(known.digest)):
-                role = role or known.role
+        """Find the role of a token by its hash; None if there is no such token."""
+        role = None
+        if self._given is not None and compare_digest(digest, self._given):
+            role = "admin"
+        for token in self._tokens:
+            if compare_digest(digest, bytes(token.digest)):
+                role = role or token.role
         return role
 
     def client(self, scope: Scope) -> str:
-        """Whose share of the service a request uses up: its token's if that is known, else its
+        """Whose share of the service a request uses up: its token's if that is valid, else its
         address's. The address is the one that connected, or the one that a trusted proxy names.
         Addresses of one IPv6 network of 64 bits are one client: anyone who has one of them has
         all."""
         digest = sent_digest(Headers(scope=scope).get("authorization", ""))
         if digest is not None and self._role_of(digest) is not None:
             return f"token {digest.hex()}"
-        return (
-            f"address {shared_address(str(scope['client'][0]) if scope.get('client') else 'local')}"
-        )
+        if not scope.get("client"):
+            return "address local"
+        return f"address {shared_address(str(scope['client'][0]))}"
 
     @staticmethod
     def has_token(client: str) -> bool:
-        """Whether a client, as `client` names it, has a known token."""
+        """Whether a client, as `client` names it, has a valid token."""
         return client.startswith("token ")
 
     def sender(self, request: Request) -> bytes:
-        """What tells the holder of one token from another: idempotency keys of different senders
-        are different."""
+        """Identify the holder of a token: idempotency keys of different senders are different."""
         return sent_digest(request.headers.get("authorization", "")) or b""
 
     def still_allowed(self, request: Request) -> bool:
-        """Whether a long answer may go on: the token that began it was not taken back."""
+        """Whether a long answer may continue: its token was not revoked."""
         try:
             return self.role(request) is not None
-        except Problem:
+        except HttpProblem:
             return False
 
     def require(self, request: Request, *roles: str) -> str:
         """The request's role, which must be admin or one of `roles`."""
         role = self.role(request)
         if role is None:
-            raise Problem(
+            raise HttpProblem(
                 401,
                 "Unauthorized",
                 f"this needs a token with the role {' or '.join((*roles, 'admin'))}",
             )
         if role != "admin" and role not in roles:
-            raise Problem(403, "Forbidden", f"a token with the role {role!r} may not do this")
+            raise HttpProblem(403, "Forbidden", f"a token with the role {role!r} may not do this")
         return role
 
 
@@ -142,17 +146,20 @@ class Buckets:
     """A token bucket per client, for at most `most` clients; the oldest are forgotten."""
 
     def __init__(self, rate: float, burst: float, most: int = 10_000) -> None:
-        self.rate, self.burst, self.most = rate, burst, most
+        self.rate = rate
+        self.burst = burst
+        self.most = most
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def take(self, client: str, now: float | None = None) -> None:
-        """Take one request from the client's bucket, or Problem 429."""
-        now = time.monotonic() if now is None else now
+        """Take one request from the client's bucket, or HttpProblem 429."""
+        if now is None:
+            now = time.monotonic()
         level, since = self._buckets.pop(client, (self.burst, now))
         level = min(self.burst, level + (now - since) * self.rate)
         if level < 1:
             self._buckets[client] = (level, now)
-            raise Problem(
+            raise HttpProblem(
                 429,
                 "TooManyRequests",
                 "too many requests in a short time",
@@ -164,7 +171,7 @@ class Buckets:
 
 
 def sent_digest(header: str) -> bytes | None:
-    """The digest of the token in an Authorization header, known or not; None where there is no
+    """The digest of the token in an Authorization header, valid or not; None if there is no
     token."""
     scheme, _, token = header.partition(" ")
     if scheme.lower() != "bearer" or not token.strip():
@@ -184,8 +191,9 @@ def shared_address(host: str) -> str:
 
 
 async def read_body(request: Request, most: int) -> bytes:
-    """The body, or Problem 413 as soon as it is too long."""
-    declared, body = request.headers.get("content-length", ""), bytearray()
+    """The body, or HttpProblem 413 as soon as it is too long."""
+    declared = request.headers.get("content-length", "")
+    body = bytearray()
     if not declared.isdigit() or int(declared) <= most:
         async for part in request.stream():
             body += part
@@ -193,7 +201,7 @@ async def read_body(request: Request, most: int) -> bytes:
                 break
         else:
             return bytes(body)
-    raise Problem(413, "TooLarge", f"the body of a request has at most {most} bytes")
+    raise HttpProblem(413, "TooLarge", f"the body of a request has at most {most} bytes")
 
 
 VARIABLE = "EVERCOUNT_ADMIN_TOKEN"
@@ -209,11 +217,11 @@ def default_file(store: Store) -> Path:
 def admin_token(
     store: Store, named: Path | None = None, *, read_only: bool = False
 ) -> tuple[str | None, Path | None]:
-    """The admin token that is not stored, and the file that holds it; None where there is none.
+    """The admin token that is not stored, and the file that holds it; None if there is none.
 
     It is that of EVERCOUNT_ADMIN_TOKEN, else that of the named file, else that of the file in the
     default place. A file that is missing is written, readable by its owner only; in the default
-    place only if nobody could administer the store otherwise. A service that is `read_only` does
+    place only if the store has no admin token. A service that is `read_only` does
     without where no file can be written: stored tokens are enough.
     """
     if given := os.environ.get(VARIABLE):
@@ -238,6 +246,7 @@ def admin_token(
 
 
 def write_token_file(path: Path) -> str:
+    """Write a new admin token into a file that only its owner can read; return the token."""
     token = f"evc_admin_{random_token()}"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -249,7 +258,7 @@ def write_token_file(path: Path) -> str:
             os.fsync(content.fileno())
     except OSError as error:
         if error.errno in FULL_DISK:
-            # it is ours, and without a token it would be refused from now on
+            # this call made it, and without a token it would be refused from now on
             path.unlink(missing_ok=True)
             raise ParameterError(
                 f"the admin token file {path} cannot be written: {MAKE_ROOM}"

@@ -3,7 +3,7 @@ closing in slices.
 
 A slice ends soon, so that stopping and requests never wait long. Released ticks cannot be taken
 back, and a clock that is set to the wrong year would end millions of them, empty: the guard
-compares the time of day with a clock that nobody sets (time since the machine started, sleep
+compares the time of day with a clock that cannot be set (time since the machine started, sleep
 included), and the operator must agree to a jump.
 """
 
@@ -34,8 +34,8 @@ class Clock:
 
 
 def steady_seconds() -> float:
-    """Seconds of a clock that nobody sets; it goes on while the machine sleeps, where the system
-    has such a clock."""
+    """Seconds of a clock that cannot be set; it runs on while the machine sleeps, if the system has
+    such a clock."""
     boot = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic() if boot is None else time.clock_gettime(boot)
 
@@ -53,7 +53,8 @@ class ClockGuard:
     def __init__(
         self, clock: Clock, limit: float | None = None, last_seen: float | None = None
     ) -> None:
-        self.clock, self.limit = clock, limit
+        self.clock = clock
+        self.limit = limit
         self._believed = clock.now() if last_seen is None else last_seen
         self._steady = steady_seconds()
         self._began = (clock.now(), self._steady)
@@ -86,7 +87,9 @@ class ClockGuard:
         self._began = (now, self._steady)
 
     def _believe(self, now: float) -> None:
-        self._believed, self._steady = now, steady_seconds()
+        """Take the time as right: what follows is expected from here on."""
+        self._believed = now
+        self._steady = steady_seconds()
         self._starting = self.holding = False
 
 
@@ -100,7 +103,7 @@ LARGEST_SLICE_TICKS = 1 << 15
 CELLS_PER_PAGE = 1000
 LOG_SECONDS = 10.0  # between two lines of progress about one stream
 
-Publish = Callable[[str], None]  # told the name of a stream that has released something
+Publish = Callable[[str], None]  # called with the name of a stream that has released something
 
 
 class CatchUp:
@@ -109,30 +112,36 @@ class CatchUp:
     not. Test: `tests/service/test_service_catch_up.py::test_slices_release_the_same_numbers`."""
 
     def __init__(self, store: Store, clock: Clock, publish: Publish) -> None:
-        self.store, self.clock, self.publish = store, clock, publish
-        self._sizes: dict[str, int] = {}
-        self._told: dict[str, float] = {}
+        self.store = store
+        self.clock = clock
+        self.publish = publish
+        self._sizes: dict[str, int] = {}  # ticks of the next slice, by stream
+        self._last_report: dict[str, float] = {}  # when the progress of a stream was last logged
 
     def close_slice(self, live: LiveStream, now: float, most: int | None = None) -> int:
-        """Close the oldest of the ticks that have ended, at most `most`. Returns how many are left.
-        None is closed while the noise of new keys is drawn and takes longer than a slice: others
-        must not wait for it."""
+        """Close the oldest of the ticks that have ended, at most `most`. Return how many are left.
+
+        None is closed while the noise of new keys is drawn and takes longer than a slice: other
+        streams must not wait for it.
+        """
         due = live.due(now)
         if not due:
             return 0
         while (noise := self.store.noise_ahead.pending_noise(live)) is not None:
             if wait([noise], SLICE_SECONDS).not_done:
                 return due
-        size = min(
-            due, self._sizes.get(live.name, FIRST_SLICE_TICKS), due if most is None else most
-        )
-        before, began = live.closed, time.perf_counter()
+        size = min(due, self._sizes.get(live.name, FIRST_SLICE_TICKS))
+        if most is not None:
+            size = min(size, most)
+        before = live.closed
+        began = time.perf_counter()
         self.store.close_ticks(live, size, now)
         self.publish(live.name)
-        took, closed = time.perf_counter() - began, live.closed - before
+        took = time.perf_counter() - began
+        closed = live.closed - before
         if closed == size < due:  # a short last slice says nothing about the speed
-            wanted = round(size * min(4.0, SLICE_SECONDS / max(took, 1e-3)))
-            self._sizes[live.name] = min(LARGEST_SLICE_TICKS, max(1, wanted))
+            next_size = round(size * min(4.0, SLICE_SECONDS / max(took, 1e-3)))
+            self._sizes[live.name] = min(LARGEST_SLICE_TICKS, max(1, next_size))
         left = due - closed
         self._report(live, left)
         return left
@@ -142,18 +151,19 @@ class CatchUp:
         into a log."""
         if live.declaration.query.discovery is not None:
             return
-        told = self._told.get(live.name)
+        last_report = self._last_report.get(live.name)
         now = time.monotonic()
-        if left and (told is None or now - told >= LOG_SECONDS):
+        if left and (last_report is None or now - last_report >= LOG_SECONDS):
             log.info(
                 "stream %s closes missed ticks: %d closed, %d left", live.name, live.closed, left
             )
-            self._told[live.name] = now
-        elif not left and told is not None:
+            self._last_report[live.name] = now
+        elif not left and last_report is not None:
             log.info("stream %s has closed all missed ticks, up to tick %d", live.name, live.closed)
-            del self._told[live.name]
+            del self._last_report[live.name]
 
 
 def ticks_left(streams: Iterable[LiveStream], now: float) -> dict[str, int]:
     """For each stream that is behind the clock, how many ticks it has to close."""
-    return {live.name: left for live in list(streams) if (left := live.due(now))}
+    left = {live.name: live.due(now) for live in list(streams)}
+    return {name: ticks for name, ticks in left.items() if ticks}

@@ -1,5 +1,4 @@
-"""The threads that touch the store: the writer, which closes ticks and commits batches, and the
-keeper of SQLite's log.
+"""The thread that changes the store: the writer, which closes ticks and commits batches.
 
 In a service that only shows a store, a watcher takes the writer's place.
 """
@@ -12,13 +11,12 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from functools import partial
 from itertools import groupby
 from typing import Any
 
 from evercount import errors
 from evercount.declarations.schedule import instant_of
-from evercount.errors import Busy, CatchingUp, EvercountError, InputError, Problem, StoreError
+from evercount.errors import Busy, CatchingUp, EvercountError, HttpProblem, InputError, StoreError
 from evercount.service.catch_up import (
     CELLS_PER_PAGE,
     SLICE_SECONDS,
@@ -29,30 +27,7 @@ from evercount.service.catch_up import (
     ticks_left,
 )
 from evercount.store import Accepted, Batch, LiveStream, Store
-from evercount.store.database import Database
 from evercount.store.writer import WatchedStore
-
-PAUSE_SECONDS = 0.5
-"""Between two moves. SQLite itself moves the log within a commit once it has 1,000 pages. There is
-little left to move then, and the log starts again from its beginning."""
-
-
-class LogKeeper(threading.Thread):
-    """A thread that moves the log now and then. PostgreSQL does this by itself: the thread then
-    ends at once. What is committed is durable before and after: the log and the file together are
-    the database, and SQLite's own locks keep the mover, the writer and readers apart. Test:
-    `tests/service/test_log_keeper.py`."""
-
-    def __init__(self, database: Database) -> None:
-        self._over = threading.Event()
-        over = partial(self._over.wait, PAUSE_SECONDS)
-        super().__init__(target=database.move_log, args=(over,), name="evercount-log", daemon=True)
-
-    def stop(self) -> None:
-        self._over.set()
-        if self.is_alive():
-            self.join()
-
 
 log = logging.getLogger("evercount.service")
 
@@ -77,23 +52,21 @@ def loggable(error: Exception) -> str:
     (`store.database.explain`). Test:
     `tests/service/test_service_neighbours.py::test_logs_quote_no_event`.
     """
-    return (
-        f"{type(error).__name__}: {error}"
-        if isinstance(error, StoreError)
-        else type(error).__name__
-    )
+    kind = type(error).__name__
+    if isinstance(error, StoreError):
+        return f"{kind}: {error}"
+    return kind
 
 
 class Writer(threading.Thread):
-    """Everything that changes the store happens in this thread, in the order in which it was asked
-    for.
+    """Everything that changes the store happens in this thread, in the order of the requests.
 
     No event is counted in a tick that is over: the ticks of a stream that have ended are closed
     before its batches are counted, and a stream that has missed more ticks than one slice holds
     refuses its batches until it has caught up (`CatchingUp`). Closing happens in slices
     (`catch_up.py`), between which requests are served and a stop is obeyed. A store that fails is
-    tried again; what was not committed is reported as failed and did not happen. `publish` is told
-    about every release after its commit.
+    tried again; what was not committed is reported as failed and did not happen. `publish` is
+    called after the commit of every release.
 
     **Guarantee.** Whether a batch is refused, and which tick counts it, does not depend on the
     events of others. Where nobody listed the keys, a tick closes when its new keys have their
@@ -107,10 +80,13 @@ class Writer(threading.Thread):
         self, store: Store, clock: Clock, publish: Publish, clock_jump: float | None = None
     ) -> None:
         super().__init__(name="evercount-writer", daemon=True)
-        self.store, self.clock, self.publish = store, clock, publish
-        self.guard = ClockGuard(
-            clock, clock_jump, store.last_release() if clock_jump is not None else None
-        )
+        self.store = store
+        self.clock = clock
+        self.publish = publish
+        last_seen = None
+        if clock_jump is not None:
+            last_seen = store.last_release()
+        self.guard = ClockGuard(clock, clock_jump, last_seen)
         self.catch_up = CatchUp(store, clock, publish)
         self.failing: str | None = None
         self._queue: queue.Queue[tuple[Any, Future[Any]] | None] = queue.Queue()
@@ -122,20 +98,25 @@ class Writer(threading.Thread):
         """Of streams whose keys nobody listed: batches that came after the open tick had ended,
         with their tick."""
 
-    # -- asked from other threads ------------------------------------------------------------------
+    # -- called from other threads -----------------------------------------------------------------
 
     def submit(self, work: Batch | Callable[[], Any]) -> Future[Any]:
         """A batch to be committed, or a function to be called in the writer's thread."""
         future: Future[Any] = Future()
         if self._stopping or not self.is_alive():
             future.set_exception(Busy(STOPPING))
-        elif self._queue.qsize() + sum(map(len, list(self._waiting.values()))) >= MOST_WAITING:
+        elif self._requests_waiting() >= MOST_WAITING:
             future.set_exception(
                 Busy("too many requests are waiting for the store: send fewer and larger batches")
             )
         else:
             self._queue.put((work, future))
         return future
+
+    def _requests_waiting(self) -> int:
+        """Count the requests that wait for the store, or for a tick."""
+        waiting_for_ticks = sum(len(batches) for batches in list(self._waiting.values()))
+        return self._queue.qsize() + waiting_for_ticks
 
     def close_manually(self, live: LiveStream, tick: int | None) -> list[dict[str, Any]]:
         """Release the open tick of a manual stream; called in the writer's thread.
@@ -159,7 +140,7 @@ class Writer(threading.Thread):
         ]
 
     def stop(self) -> None:
-        """Finish what was asked for, then end. Missed ticks that are not closed yet are closed
+        """Finish the requests that wait, then end. Missed ticks that are not closed yet are closed
         after the next start."""
         self._stopping = True
         self._queue.put(None)
@@ -176,32 +157,39 @@ class Writer(threading.Thread):
                 continue
             while len(work) < MOST_PER_COMMIT and not self._queue.empty():
                 work.append(self._queue.get())
-            now = self.clock.now() if self._stopping else self.close_due()
-            asked = [item for item in work if item is not None and not self._must_wait(*item, now)]
-            # requests whose client went away are left out; from here on nobody can withdraw
+            if self._stopping:
+                now = self.clock.now()
+            else:
+                now = self.close_due()
+            requests = [
+                item for item in work if item is not None and not self._must_wait(*item, now)
+            ]
+            # requests whose client went away are left out; from here on none can be withdrawn
             self._serve(
-                [(one, future) for one, future in asked if future.set_running_or_notify_cancel()],
+                [
+                    (request, future)
+                    for request, future in requests
+                    if future.set_running_or_notify_cancel()
+                ],
                 now,
             )
         self._refuse_waiting(Busy(STOPPING))
 
     def _wait(self) -> float:
+        """Return for how many seconds the thread may sleep if no request comes."""
         if self.failing:
             return max(self._retry_at - time.monotonic(), 0.05)
         if self.guard.holding:
             return RETRY_SECONDS
         if self._waiting:
             return 0.0
-        moments = [
-            moment
-            for live in list(self.store.streams.values())
-            if (moment := live.next_end()) is not None
-        ]
-        return min([self.clock.seconds_until(moment) for moment in moments] + [LONGEST_WAIT])
+        ends = [live.next_end() for live in list(self.store.streams.values())]
+        waits = [self.clock.seconds_until(end) for end in ends if end is not None]
+        return min([*waits, LONGEST_WAIT])
 
     def _must_wait(self, batch: Any, future: Future[Any], now: float) -> bool:
-        """Whether a batch waits for a tick that has ended and whose new keys may need time; then it
-        is kept."""
+        """Put a batch aside if its stream has ticks to close whose new keys may need time; return
+        whether it was put aside."""
         if not isinstance(batch, Batch) or self._stopping or self.failing or self.guard.holding:
             return False
         live = self.store.streams.get(batch.stream)
@@ -215,25 +203,28 @@ class Writer(threading.Thread):
         """Count the batches of a stream that waited for the tick that is open now; all of them if
         none is to close."""
         live = self.store.streams.get(name)
-        kept, ready = [], []
+        still_waiting = []
+        ready = []
         for tick, batch, future in self._waiting.pop(name, []):
             if live is not None and live.due(now) and tick > live.open_tick:
-                kept.append((tick, batch, future))
+                still_waiting.append((tick, batch, future))
             elif future.set_running_or_notify_cancel():
                 ready.append((batch, future))
-        if kept:
-            self._waiting[name] = kept
+        if still_waiting:
+            self._waiting[name] = still_waiting
         self._accept(ready, now)
 
     def _refuse_waiting(self, refusal: EvercountError) -> None:
-        waiting, self._waiting = self._waiting, {}
-        for _, _, future in (one for batches in waiting.values() for one in batches):
-            if future.set_running_or_notify_cancel():
-                future.set_exception(refusal)
+        """Answer every batch that waits for a tick with a refusal."""
+        waiting = self._waiting
+        self._waiting = {}
+        for batches in waiting.values():
+            for _, _, future in batches:
+                if future.set_running_or_notify_cancel():
+                    future.set_exception(refusal)
 
     def _serve(self, work: list[tuple[Any, Future[Any]]], now: float) -> None:
-        """Do what was asked for, in its order; batches that follow each other are committed
-        together."""
+        """Do the requests in their order; commit batches that follow each other together."""
         for batches, group in groupby(work, lambda item: isinstance(item[0], Batch)):
             if batches:
                 self._commit(list(group), now)
@@ -242,35 +233,40 @@ class Writer(threading.Thread):
                 self._call(call, future)
 
     def _call(self, work: Callable[[], Any], future: Future[Any]) -> None:
+        """Call a function for another thread, and give it the result or the exception."""
         try:
             self._recover()
             future.set_result(work())
         except Exception as error:  # noqa: BLE001 - it belongs to the caller
-            if not isinstance(error, EvercountError) or (
-                isinstance(error, StoreError) and not isinstance(error, errors.Conflict)
-            ):
+            store_failed = isinstance(error, StoreError) and not isinstance(error, errors.Conflict)
+            if store_failed or not isinstance(error, EvercountError):
                 self._failed(error)
             future.set_exception(error)
 
     def _commit(self, batches: list[tuple[Batch, Future[Any]]], now: float) -> None:
-        behind = {name: self._behind(name, now) for name in {batch.stream for batch, _ in batches}}
+        """Refuse the batches of streams that are behind the clock; commit the others."""
+        names = {batch.stream for batch, _ in batches}
+        refusals = {name: self._behind(name, now) for name in names}
+        ready = []
         for batch, future in batches:
-            if (refusal := behind[batch.stream]) is not None:
+            refusal = refusals[batch.stream]
+            if refusal is None:
+                ready.append((batch, future))
+            else:
                 future.set_exception(refusal)
-        self._accept(
-            [(batch, future) for batch, future in batches if behind[batch.stream] is None], now
-        )
+        self._accept(ready, now)
 
     def _accept(self, batches: list[tuple[Batch, Future[Any]]], now: float) -> None:
+        """Commit batches together, and answer each."""
         if not batches:
             return
         try:
             self._recover()
             answers: list[Accepted | EvercountError] = self.store.accept(
-                [b for b, _ in batches], now
+                [batch for batch, _ in batches], now
             )
         except Exception as error:  # noqa: BLE001
-            # nothing was committed, and everybody waiting is told
+            # nothing was committed, and every sender learns it
             self._failed(error)
             if isinstance(error, EvercountError) and not isinstance(error, StoreError):
                 # its text may quote one sender's events to another
@@ -286,9 +282,12 @@ class Writer(threading.Thread):
                 future.set_exception(answer)
 
     def _behind(self, name: str, now: float) -> EvercountError | None:
-        """Close one slice of the ticks that a stream missed; returns the refusal of its batches if
-        more are left. The refusal names the number of ticks left, which the clock decides, and
-        never how long they take, which the data might decide."""
+        """Close one slice of the ticks that a stream missed; return the refusal of its batches if
+        more are left.
+
+        The refusal names the number of ticks left, which the clock decides, and never how long they
+        take, which the data might decide.
+        """
         live = self.store.streams.get(name)
         if live is None or not live.due(now):
             return None
@@ -297,9 +296,11 @@ class Writer(threading.Thread):
         if not self.guard.holding:
             self._close(name, now)
             live = self.store.streams.get(name)
-        left = 0 if live is None else live.due(now)
-        if not left or self.failing:
+        if live is None or self.failing:
             return None  # a failing store has its own refusal
+        left = live.due(now)
+        if not left:
+            return None
         if self.guard.holding:
             return CatchingUp(JUMPED, 60.0)
         return CatchingUp(
@@ -307,17 +308,19 @@ class Writer(threading.Thread):
         )
 
     def close_due(self) -> float:
-        """Close ticks that have ended; returns the time that was looked at. Streams that have one
-        tick to close close it. Those that missed more take turns for about the time of one slice;
-        what is left is closed by the next calls, which follow at once."""
+        """Close ticks that have ended; return the time by which they had.
+
+        Streams that have one tick to close close it. Those that missed more take turns for about
+        the time of one slice; what is left is closed by the next calls, which follow at once.
+        """
         now = self.clock.now()
         if self.failing and time.monotonic() < self._retry_at:
             self._refuse_waiting(Busy("the store cannot be written now: send the same batch again"))
             return now
         left = ticks_left(self.store.streams.values(), now)
-        held = self.guard.holding
+        was_holding = self.guard.holding
         if not self.guard.allows(now, max(left.values(), default=0)):
-            if not held:
+            if not was_holding:
                 log.error(
                     "the clock is %d s ahead of what was expected, so no tick is closed. If the "
                     "time is right, accept it: POST /v1/clock with the admin token, or start with "
@@ -332,7 +335,7 @@ class Writer(threading.Thread):
             self._turns[name] = time.monotonic()
             if left[name] > 1 and time.monotonic() >= ends:
                 break
-        # it is over, or the clock went back
+        # those with no tick to close: the stream has ended, or the clock was set back
         for name in [name for name in self._waiting if name not in left]:
             self._admit_waiting(name, now)
         return now
@@ -344,10 +347,8 @@ class Writer(threading.Thread):
             self._recover()
             live = self.store.streams.get(name)  # the repair may have loaded it afresh
             if live is not None and live.due(now):
-                most = min(
-                    (tick - live.open_tick for tick, _, _ in self._waiting.get(name, [])),
-                    default=None,
-                )
+                waiting = self._waiting.get(name, [])
+                most = min((tick - live.open_tick for tick, _, _ in waiting), default=None)
                 self.catch_up.close_slice(live, now, most)
                 self.failing = None
         except Exception as error:  # noqa: BLE001 - one stream's failure must not stop the others
@@ -358,33 +359,34 @@ class Writer(threading.Thread):
         self._admit_waiting(name, now)
 
     def _recover(self) -> None:
-        """Load the store again after a failed commit: nobody knows what of it is committed."""
+        """Load the store again after a failed commit: how much of it is committed is uncertain."""
         if self._needs_reload or self.store.database.lost:
             self.store.recover()
-            self._needs_reload, self.failing = False, None
+            self._needs_reload = False
+            self.failing = None
             log.warning("the store was loaded again after a failure")
 
     def _failed(self, error: Exception) -> None:
+        """Log a failure of the store once, and have the store loaded again."""
         reason = loggable(error)
         if reason != self.failing:
-            log.error(
-                "the store fails: %s",
-                error.for_operator() if isinstance(error, StoreError) else reason,
-            )
+            text = reason
+            if isinstance(error, StoreError):
+                text = error.for_operator()
+            log.error("the store fails: %s", text)
         self.failing = reason
         self._needs_reload = True
         self._retry_at = time.monotonic() + RETRY_SECONDS
 
 
 class Watcher(Writer):
-    """In the place of the writer, for a store of another process: it looks for releases and refuses
-    all changes."""
+    """Looks for releases in a store that another process writes to, and refuses all changes."""
 
     def submit(self, work: Any) -> Future[Any]:
         future: Future[Any] = Future()
         remedy = "Send it to the process that writes to the store."
         future.set_exception(
-            Problem(403, "ReadOnly", "this service shows a store and changes nothing", remedy)
+            HttpProblem(403, "ReadOnly", "this service shows a store and changes nothing", remedy)
         )
         return future
 
@@ -392,8 +394,7 @@ class Watcher(Writer):
         return LOOK_SECONDS
 
     def close_due(self) -> float:
-        """Publish what was released since the last look; the process that writes to the store
-        closes the ticks."""
+        """Publish what was released since the last look; the other process closes the ticks."""
         assert isinstance(self.store, WatchedStore)
         try:
             for name in self.store.look():

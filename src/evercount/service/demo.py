@@ -52,7 +52,7 @@ DECLARATION = StreamDeclaration.from_dict(TABLE)
 
 
 def reports(hour: int) -> IntArray:
-    """The reports of one hour (from 0) per region: Poisson, the same whenever it is asked."""
+    """The reports of one hour (from 0) per region: Poisson, always the same for one hour."""
     generator = np.random.default_rng([SEED, hour])
     return np.asarray(generator.poisson(flu.rates(np.asarray([hour % YEAR]))[0]), dtype=np.int64)
 
@@ -79,8 +79,7 @@ def demo_clock(store: Store) -> Clock:
 
 
 class Feeder(threading.Thread):
-    """Sends the synthetic reports in the middle of their hour, by the same way as any batch, with
-    idempotency keys."""
+    """Sends the synthetic reports in the middle of their hour, as batches with idempotency keys."""
 
     def __init__(self, service: Service) -> None:
         super().__init__(name="evercount-demo", daemon=True)

@@ -51,19 +51,22 @@ SAFETY = {
 
 class Watch:
     """Around every request: the client's rate, the safety headers, the metrics, and exceptions that
-    nobody caught."""
+    no handler caught."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
-        self.app, self.service = app, service
+        self.app = app
+        self.service = service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        began, status = time.perf_counter(), 0
-        head = scope["method"] == "HEAD"
-        # the routes know GET only: the server leaves out the body of an answer to HEAD
-        routed = {**scope, "method": "GET", HEAD_ONLY: True} if head else scope
+        began = time.perf_counter()
+        status = 0
+        routed = scope
+        if scope["method"] == "HEAD":
+            # the routes know GET only: the server leaves out the body of an answer to HEAD
+            routed = {**scope, "method": "GET", HEAD_ONLY: True}
 
         async def watched(message: Message) -> None:
             nonlocal status
@@ -94,12 +97,12 @@ class Watch:
 
 
 def route_of(scope: Scope) -> str:
-    """The route's pattern, without the names that were asked for."""
+    """The route's pattern, without the names in the request's path."""
     return str(getattr(scope.get("route"), "path", "other"))
 
 
 BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
-REMEMBERED = 2000
+RECENT_BATCHES = 2000
 EVENTS = "/v1/streams/{name}/events"
 QUANTILES = (0.5, 0.99)
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
@@ -112,15 +115,20 @@ class Requests:
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
-        by = ["method", "route", "status"]
-        meaning = "Requests by route and status, except accepted batches."
-        self._requests = Counter("evercount_requests", meaning, by, registry=self._registry)
-        meaning = "Duration of requests, except accepted batches."
+        self._requests = Counter(
+            "evercount_requests",
+            "Requests by route and status, except accepted batches.",
+            ["method", "route", "status"],
+            registry=self._registry,
+        )
         self._seconds = Histogram(
-            "evercount_request_seconds", meaning, buckets=BUCKETS, registry=self._registry
+            "evercount_request_seconds",
+            "Duration of requests, except accepted batches.",
+            buckets=BUCKETS,
+            registry=self._registry,
         )
         ProcessCollector(registry=self._registry)
-        self._latest: deque[float] = deque(maxlen=REMEMBERED)
+        self._latest: deque[float] = deque(maxlen=RECENT_BATCHES)
 
     def record(self, method: str, route: str, status: int, seconds: float) -> None:
         if route == EVENTS and status < 300:
@@ -142,9 +150,10 @@ class Requests:
             "evercount_accept_seconds", "Recent durations of accepted batches.", "summary"
         )
         ordered = sorted(self._latest)
-        for share in QUANTILES if ordered else ():
-            place = min(len(ordered) - 1, int(share * len(ordered)))
-            recent.add_sample(recent.name, {"quantile": str(share)}, ordered[place])
+        if ordered:
+            for share in QUANTILES:
+                place = min(len(ordered) - 1, int(share * len(ordered)))
+                recent.add_sample(recent.name, {"quantile": str(share)}, ordered[place])
         yield recent
 
 
@@ -198,7 +207,7 @@ STATUS_REMEDIES = {
 
 
 class Json(Response):
-    """JSON that any text fits into: strict numbers, plain ASCII."""
+    """JSON of any text: strict numbers, plain ASCII."""
 
     media_type = "application/json"
 
@@ -239,7 +248,7 @@ def answer(
 
 def describe(error: Exception) -> Json:
     """The answer to any exception; of an unexpected one nothing but its kind leaves the process."""
-    if isinstance(error, errors.Problem):
+    if isinstance(error, errors.HttpProblem):
         return answer(
             error.status,
             error.kind,
@@ -249,9 +258,13 @@ def describe(error: Exception) -> Json:
         )
     for kind, status, remedy in REMEDIES:
         if isinstance(error, kind):
-            retry = getattr(error, "retry", 1.0) if status in (425, 503) else None
-            # a StoreError may name files, hosts and ports of the operator: that is for the log
-            message = "the store cannot be used at the moment" if kind is StoreError else str(error)
+            retry = None
+            if status in (425, 503):
+                retry = getattr(error, "retry", 1.0)
+            message = str(error)
+            if kind is StoreError:
+                # its text may name files, hosts and ports of the operator: that is for the log
+                message = "the store cannot be used at the moment"
             return answer(
                 status, type(error).__name__, message, remedy, retry, getattr(error, "events", None)
             )
@@ -267,6 +280,7 @@ def describe(error: Exception) -> Json:
 
 
 async def _answer_to_bad_request(_: Request, error: Exception) -> Response:
+    """Name the first part of a request that does not fit its route's types."""
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     where = ".".join(str(part) for part in first.get("loc", ()))
@@ -276,6 +290,7 @@ async def _answer_to_bad_request(_: Request, error: Exception) -> Response:
 
 
 async def _answer_to_http_error(_: Request, error: Exception) -> Response:
+    """Give the framework's own errors the shape of all others."""
     assert isinstance(error, HTTPException)
     kind = {404: "NotFound", 405: "MethodNotAllowed"}.get(error.status_code, "HttpError")
     response = answer(error.status_code, kind, str(error.detail), remedy_of(error.status_code))

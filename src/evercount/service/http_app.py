@@ -23,7 +23,15 @@ import evercount
 from evercount.service import openapi
 from evercount.service.every_request import Json, Watch, answer_errors
 from evercount.service.openapi import examples
-from evercount.service.routes import add_administration, add_releases, add_streams
+from evercount.service.routes import (
+    add_administration,
+    add_events,
+    add_exports,
+    add_live,
+    add_planner,
+    add_releases,
+    add_streams,
+)
 from evercount.service.runtime import Service
 
 
@@ -48,15 +56,18 @@ def create_app(service: Service) -> FastAPI:
     answer_errors(app)
     app.add_middleware(Watch, service=service)
     add_streams(app, service)
+    add_events(app, service)
     add_releases(app, service)
+    add_exports(app, service)
+    add_live(app, service)
+    add_planner(app, service)
     add_administration(app, service)
     add_pages(app)
     return app
 
 
 class _App(FastAPI):
-    """Its description takes longer than a service to start: it is made for the first who asks, and
-    kept."""
+    """Makes its description, which takes longer than a service to start, at the first request."""
 
     def openapi(self) -> dict[str, Any]:
         if self.openapi_schema is None:
@@ -109,19 +120,23 @@ def add_pages(app: FastAPI) -> None:
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> Response:
-        known, items = examples(), []
+        of_operation = examples()
+        items = []
         for path, operations in app.openapi()["paths"].items():
             for method, operation in operations.items():
                 name = f"{method.upper()} {path}"
-                text = html.escape(operation.get("description", operation.get("summary", "")))
-                command, answer = html.escape(known[name]["command"]), known[name]["answer"]
-                shown = html.escape(json.dumps(answer, indent=1, ensure_ascii=False))
-                shown = f"<details><summary>answer</summary><pre>{shown}</pre></details>" * (
-                    answer is not None
-                )
-                items.append(
-                    f"<dt><code>{html.escape(name)}</code></dt><dd>{text}<pre>{command}</pre>{shown}</dd>"
-                )
+                items.append(docs_item(name, operation, of_operation[name]))
         return HTMLResponse(
             DOCS_PAGE.format(version=html.escape(app.version), items="".join(items))
         )
+
+
+def docs_item(name: str, operation: dict[str, Any], example: dict[str, Any]) -> str:
+    """The HTML of one operation in the list of the API, with its example."""
+    text = html.escape(operation.get("description", operation.get("summary", "")))
+    command = html.escape(example["command"])
+    answer = ""
+    if example["answer"] is not None:
+        shown = html.escape(json.dumps(example["answer"], indent=1, ensure_ascii=False))
+        answer = f"<details><summary>answer</summary><pre>{shown}</pre></details>"
+    return f"<dt><code>{html.escape(name)}</code></dt><dd>{text}<pre>{command}</pre>{answer}</dd>"

@@ -1,5 +1,5 @@
 """uvicorn with what it leaves out: deadlines for half-sent requests and unread answers, connections
-per address, and live connections that are ended when the service is told to stop.
+per address, and live connections that end when the service has to stop.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def parse_proxies(addresses: Sequence[str]) -> list[Network]:
 
 
 class StrictConnection(h11.Connection):
-    """Refuses a request whose length is told twice: a proxy may believe the other one, and see two
-    requests in it."""
+    """Refuses a request that states its length twice: a proxy may believe the other one, and see
+    two requests in it."""
 
     def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
         event = super().next_event()
@@ -57,85 +57,109 @@ class StrictConnection(h11.Connection):
         return event
 
 
-def guarded_protocol(limits: Limits, proxies: Sequence[Network] = ()) -> type[H11Protocol]:
-    opened: Counter[str] = Counter()
+class OpenConnections:
+    """Counts the open connections of each address, except those of trusted proxies."""
 
-    def trusted(host: str) -> bool:
+    def __init__(self, most: int, proxies: Sequence[Network]) -> None:
+        self._most = most
+        self._proxies = proxies
+        self._open: Counter[str] = Counter()
+
+    def add(self, host: str) -> str | None:
+        """Count a connection; return the address that it counts for, None for a trusted proxy."""
+        if self._trusted(host):
+            return None
+        address = shared_address(host)
+        self._open[address] += 1
+        return address
+
+    def too_many(self, address: str) -> bool:
+        return self._open[address] > self._most
+
+    def remove(self, address: str) -> None:
+        """Count one connection of an address less."""
+        self._open[address] -= 1
+        if not self._open[address]:
+            del self._open[address]
+
+    def _trusted(self, host: str) -> bool:
         try:
-            return any(ipaddress.ip_address(host) in network for network in proxies)
+            return any(ipaddress.ip_address(host) in network for network in self._proxies)
         except ValueError:
             return False
 
-    class Guarded(H11Protocol):
-        """Ends a connection whose request does not arrive or whose answer is not read; see
-        `Limits`."""
 
-        _peer: str | None = None
-        _phase: object = None
+class GuardedProtocol(H11Protocol):
+    """Ends a connection whose request does not arrive or whose answer is not read; see `Limits`."""
 
-        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-            self._timers: dict[str, asyncio.TimerHandle] = {}
-            super().connection_made(transport)
-            self.conn = StrictConnection(
-                h11.SERVER, self.config.h11_max_incomplete_event_size or MOST_HEAD_BYTES
-            )
-            host = self.client[0] if self.client else "local"
-            if not trusted(host):
-                self._peer = shared_address(host)
-                opened[self._peer] += 1
-                if opened[self._peer] > limits.connections:
-                    transport.abort()
-                    return
-            self._watch()
+    limits: Limits
+    open_connections: OpenConnections
+    _address: str | None = None
+    _phase: object = None
 
-        def connection_lost(self, exc: Exception | None) -> None:
-            self._limit("request")
-            self._limit("answer")
-            if self._peer is not None:
-                opened[self._peer] -= 1
-                if not opened[self._peer]:
-                    del opened[self._peer]
-                self._peer = None
-            super().connection_lost(exc)
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        super().connection_made(transport)
+        self.conn = StrictConnection(
+            h11.SERVER, self.config.h11_max_incomplete_event_size or MOST_HEAD_BYTES
+        )
+        host = self.client[0] if self.client else "local"
+        self._address = self.open_connections.add(host)
+        if self._address is not None and self.open_connections.too_many(self._address):
+            transport.abort()
+            return
+        self._watch()
 
-        def data_received(self, data: bytes) -> None:
-            super().data_received(data)
-            self._watch()
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._limit("request")
+        self._limit("answer")
+        if self._address is not None:
+            self.open_connections.remove(self._address)
+            self._address = None
+        super().connection_lost(exc)
 
-        def on_response_complete(self) -> None:
-            super().on_response_complete()
-            self._watch()
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch()
 
-        def _watch(self) -> None:
-            """Start a deadline when a part of a request begins, and never again before that part
-            has ended."""
-            state = self.conn.their_state
-            phase = (state, self.cycle)
-            if phase == self._phase:
-                return
-            self._phase = phase
-            self._limit(
-                "request",
-                {h11.IDLE: limits.header_seconds, h11.SEND_BODY: limits.body_seconds}.get(state),
-            )
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._watch()
 
-        def pause_writing(self) -> None:
-            super().pause_writing()
-            self._limit("answer", limits.write_seconds)
+    def _watch(self) -> None:
+        """Start a deadline when a part of a request begins, and never again before that part has
+        ended."""
+        state = self.conn.their_state
+        phase = (state, self.cycle)
+        if phase == self._phase:
+            return
+        self._phase = phase
+        deadlines = {h11.IDLE: self.limits.header_seconds, h11.SEND_BODY: self.limits.body_seconds}
+        self._limit("request", deadlines.get(state))
 
-        def resume_writing(self) -> None:
-            self._limit("answer")
-            super().resume_writing()
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._limit("answer", self.limits.write_seconds)
 
-        def _limit(self, what: str, seconds: float | None = None) -> None:
-            """End the connection after so many seconds, unless this is called for the same thing
-            before."""
-            if (timer := self._timers.pop(what, None)) is not None:
-                timer.cancel()
-            if seconds is not None:
-                self._timers[what] = self.loop.call_later(seconds, self.transport.abort)
+    def resume_writing(self) -> None:
+        self._limit("answer")
+        super().resume_writing()
 
-    return Guarded
+    def _limit(self, what: str, seconds: float | None = None) -> None:
+        """End the connection after so many seconds, unless this is called for the same thing
+        before; None sets no deadline."""
+        timer = self._timers.pop(what, None)
+        if timer is not None:
+            timer.cancel()
+        if seconds is not None:
+            self._timers[what] = self.loop.call_later(seconds, self.transport.abort)
+
+
+def guarded_protocol(limits: Limits, proxies: Sequence[Network] = ()) -> type[H11Protocol]:
+    """The protocol of one service, with its limits and its own count of open connections."""
+    connections = OpenConnections(limits.connections, proxies)
+    own = {"limits": limits, "open_connections": connections}
+    return type("ServiceProtocol", (GuardedProtocol,), own)
 
 
 def server_config(
@@ -169,8 +193,7 @@ def run(
     trusted_proxies: Sequence[str] = (),
 ) -> None:
     """Serve until SIGTERM or Ctrl-C, then finish what was accepted. `ready` is called with the
-    address. `trusted_proxies`: addresses or networks whose X-Forwarded-For is believed; nobody
-    else's is."""
+    address. `trusted_proxies`: the only addresses or networks whose X-Forwarded-For is believed."""
 
     class Server(uvicorn.Server):
         """uvicorn waits for open connections; server-sent events never end by themselves, so they
@@ -183,9 +206,10 @@ def run(
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
             if ready is not None and self.started and self.servers:
-                bound = self.servers[0].sockets[0].getsockname()
-                shown = f"[{bound[0]}]" if ":" in bound[0] else bound[0]
-                ready(f"http://{shown}:{bound[1]}")
+                address, bound_port = self.servers[0].sockets[0].getsockname()[:2]
+                if ":" in address:
+                    address = f"[{address}]"
+                ready(f"http://{address}:{bound_port}")
 
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     server = Server(server_config(service, host, port, parse_proxies(trusted_proxies)))

@@ -37,29 +37,29 @@ class Repeated(logging.Filter):
         self._minutes: dict[str, tuple[int, int]] = {}  # by kind of line: the minute, and its lines
 
     def filter(self, record: logging.LogRecord) -> bool:
-        kind, now = str(record.msg), int(record.created // 60)
+        kind = str(record.msg)
+        now = int(record.created // 60)
         minute, lines = self._minutes.get(kind, (now, 0))
         if minute != now:
             if lines > LINES_PER_MINUTE:
-                record.msg, record.args = (
-                    f"{record.getMessage()} (and {lines - LINES_PER_MINUTE} more before)",
-                    None,
-                )
-            minute, lines = now, 0
-        self._minutes[kind] = minute, lines + 1
+                left_out = lines - LINES_PER_MINUTE
+                record.msg = f"{record.getMessage()} (and {left_out} more before)"
+                record.args = None
+            lines = 0
+        self._minutes[kind] = (now, lines + 1)
         return lines < LINES_PER_MINUTE
 
 
 def limit_lines() -> None:
+    """Let few lines a minute pass of each kind that clients can cause."""
     for name in ("uvicorn.error", CLIENTS):
         logger = logging.getLogger(name)
-        logger.filters[:] = [
-            *(kept for kept in logger.filters if not isinstance(kept, Repeated)),
-            Repeated(),
-        ]
+        others = [one for one in logger.filters if not isinstance(one, Repeated)]
+        logger.filters[:] = [*others, Repeated()]
 
 
 def log_to_stderr(form: Literal["text", "json"]) -> logging.Logger:
+    """Write the log of the service to stderr; return its logger."""
     handler = logging.StreamHandler()
     lines = JsonLines if form == "json" else TextLines
     handler.setFormatter(lines("%(asctime)s %(levelname)s %(name)s: %(message)s"))

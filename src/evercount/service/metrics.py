@@ -2,7 +2,7 @@
 admin token.
 
 Public facts are ticks, releases, lag, uptime and build: functions of the declarations and the
-clock. How often and how fast the service was asked moves with single events where each comes in a
+clock. How often and how fast requests were answered moves with single events if each comes in a
 request of its own, and so do the sizes of the database and the process: only an admin sees these.
 """
 

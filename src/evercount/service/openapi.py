@@ -27,9 +27,10 @@ def _body(content: dict[str, Any]) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": content}}
 
 
-TEXT, NUMBER = {"type": "string"}, {"type": "number"}
-_SAID = dict.fromkeys(("type", "message", "remedy"), TEXT)
-_ERROR = {"type": "object", "required": [*_SAID], "properties": _SAID}
+TEXT = {"type": "string"}
+NUMBER = {"type": "number"}
+_ERROR_PARTS = dict.fromkeys(("type", "message", "remedy"), TEXT)
+_ERROR = {"type": "object", "required": [*_ERROR_PARTS], "properties": _ERROR_PARTS}
 ERRORS: dict[int | str, dict[str, Any]] = {
     "default": {
         "description": "the request is refused, or failed",
@@ -39,7 +40,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
     }
 }
 
-_PARTS: dict[str, Any] = {name: {} for name in PAYLOADS} | {
+_EVENT_PARTS: dict[str, Any] = {name: {} for name in PAYLOADS} | {
     "user": TEXT,
     "time": {"anyOf": [TEXT, NUMBER]},
 }
@@ -52,7 +53,7 @@ _EVENT: dict[str, Any] = {
         TEXT,
         NUMBER,
         {"type": "array"},
-        {"type": "object", "properties": _PARTS, "additionalProperties": False},
+        {"type": "object", "properties": _EVENT_PARTS, "additionalProperties": False},
     ],
 }
 
@@ -60,7 +61,8 @@ EVENTS = _body(
     {**_json({"type": "array", "items": _EVENT}), "application/x-ndjson": {"schema": TEXT}}
 )
 DECLARATION = _body(_json({"$ref": "#/components/schemas/StreamDeclaration"}))
-TOKEN, NOTE = (_body(_json(TypeAdapter(table).json_schema())) for table in (NewToken, NewMark))
+TOKEN = _body(_json(TypeAdapter(NewToken).json_schema()))
+NOTE = _body(_json(TypeAdapter(NewMark).json_schema()))
 
 
 def examples() -> dict[str, dict[str, Any]]:
@@ -75,8 +77,11 @@ def examples() -> dict[str, dict[str, Any]]:
 
 
 def sent_body(command: str) -> Any:
+    """The JSON that an example's command sends; None if it sends none."""
     words = shlex.split(command.replace("\\\n", ""))
-    return json.loads(words[words.index("-d") + 1]) if "-d" in words else None
+    if "-d" not in words:
+        return None
+    return json.loads(words[words.index("-d") + 1])
 
 
 def complete(described: dict[str, Any]) -> None:

@@ -1,19 +1,16 @@
 """The routes of the HTTP API.
 
-First those that declare, describe and feed streams, and the operator's: ledger, tokens, health and
-metrics. Then those that read: releases, exports, the live feed and the planner.
+First the operator's: ledger, tokens, health and metrics. Then those that declare, describe and feed
+streams, and those that read: releases, exports, the live feed and the planner.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import os
-import tempfile
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from dataclasses import asdict
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, Header, Query, Request
@@ -21,27 +18,27 @@ from fastapi import Path as PathParameter
 from fastapi.responses import FileResponse, PlainTextResponse, StreamingResponse
 from pydantic import BaseModel, Field
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
 
 from evercount._validate import check_public_text
-from evercount.declarations.cautions import declared_text, public_facts
+from evercount.declarations.cautions import declared_text
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.settle import settle
 from evercount.engine.build import LAST
-from evercount.engine.release_table import LEVEL, ReleaseTable
-from evercount.engine.write_table import MEDIA_TYPES, Kind, describe_csv, round_table, write_tables
-from evercount.errors import Problem
-from evercount.factorizations.interruption import check_wanted
+from evercount.engine.release_table import ReleaseTable
+from evercount.engine.write_table import Kind, round_table
+from evercount.errors import HttpProblem
 from evercount.privacy import Budget
 from evercount.service import openapi
 from evercount.service.access import NewToken, read_body
-from evercount.service.answers import Asked, all_plans, describe_view, own_plan, read_view
 from evercount.service.catch_up import CELLS_PER_PAGE
 from evercount.service.every_request import Json
+from evercount.service.exports import ExportResponse, describe_export, write_export
+from evercount.service.plans import all_plans, own_plan
 from evercount.service.read_events import read_batch
 from evercount.service.runtime import Service
 from evercount.service.sse import LiveResponse
-from evercount.store import Reading, StoredStream
+from evercount.service.views import ViewRequest, describe_view, read_view
+from evercount.store import Accepted, StoredStream
 from evercount.store.sealing import add_token, read_tokens, remove_token
 
 log = logging.getLogger("evercount.service")
@@ -52,22 +49,28 @@ Name = Annotated[str, PathParameter(min_length=1, max_length=64)]
 
 
 def visible(service: Service, request: Request, name: str) -> StoredStream:
+    """The stream of that name; HttpProblem if there is none, or the request may not read it."""
     role = service.access.role(request)
     live = service.look_up(name)
     if live is None or not live.declaration.public:
         if role is None:  # the same answer whether the stream exists or not
             service.check_recovered()
-            raise Problem(
+            raise HttpProblem(
                 401,
                 "Unauthorized",
                 "this stream is not public or does not exist: reading needs a token",
             )
         if live is None:
-            raise Problem(404, "NotFound", "there is no such stream")
+            raise HttpProblem(404, "NotFound", "there is no such stream")
     return live
 
 
 def add_administration(app: FastAPI, service: Service) -> None:
+    add_tokens(app, service)
+    add_health(app, service)
+
+
+def add_tokens(app: FastAPI, service: Service) -> None:
     @app.get("/v1/ledger", tags=["administration"])
     async def get_ledger(request: Request) -> Response:
         """What each stream spends, and what streams about the same unit spend together (read)."""
@@ -78,15 +81,11 @@ def add_administration(app: FastAPI, service: Service) -> None:
     async def list_tokens(request: Request) -> Response:
         """The ids, roles and labels of the tokens, not the tokens themselves (admin)."""
         service.access.require(request)
-        tokens = await service.read(read_tokens, service.store)
-        return Json(
-            {
-                "tokens": [
-                    {"id": t.id, "role": t.role, "label": t.label, "created": t.created}
-                    for t in tokens
-                ]
-            }
-        )
+        tokens = [
+            {"id": token.id, "role": token.role, "label": token.label, "created": token.created}
+            for token in await service.read(read_tokens, service.store)
+        ]
+        return Json({"tokens": tokens})
 
     @app.post("/v1/tokens", tags=["administration"], status_code=201, openapi_extra=openapi.TOKEN)
     async def make_token(request: Request) -> Response:
@@ -105,10 +104,10 @@ def add_administration(app: FastAPI, service: Service) -> None:
     ) -> Response:
         """Revoke a token (admin)."""
         service.access.require(request)
-        gone = await service.write(lambda: remove_token(service.store, number))
+        existed = await service.write(lambda: remove_token(service.store, number))
         await service.read(service.access.reload)
-        if not gone:
-            raise Problem(
+        if not existed:
+            raise HttpProblem(
                 404,
                 "NotFound",
                 "there is no such token",
@@ -116,11 +115,14 @@ def add_administration(app: FastAPI, service: Service) -> None:
             )
         return Json({"removed": number})
 
+
+def add_health(app: FastAPI, service: Service) -> None:
     @app.get("/healthz", tags=["administration"])
     async def health() -> Response:
         """200 while the service can write, 503 otherwise."""
-        failing = not service.writer.is_alive() or service.writer.failing is not None
-        return Json({"status": "failing" if failing else "ok"}, status_code=503 if failing else 200)
+        if service.writer.is_alive() and service.writer.failing is None:
+            return Json({"status": "ok"})
+        return Json({"status": "failing"}, status_code=503)
 
     @app.get("/readyz", tags=["administration"])
     async def ready(request: Request) -> Response:
@@ -130,9 +132,12 @@ def add_administration(app: FastAPI, service: Service) -> None:
         With a token it says how many ticks each stream has to close.
         """
         status, left = service.readiness()
-        detail = {} if service.access.role(request) is None else {"ticks_left": left}
-        code, headers = (200, {}) if status == "ready" else (503, {"Retry-After": "5"})
-        return Json({"status": status, **detail}, status_code=code, headers=headers)
+        answer: dict[str, Any] = {"status": status}
+        if service.access.role(request) is not None:
+            answer["ticks_left"] = left
+        if status == "ready":
+            return Json(answer)
+        return Json(answer, status_code=503, headers={"Retry-After": "5"})
 
     @app.post("/v1/clock", tags=["administration"])
     async def accept_clock(request: Request) -> Response:
@@ -153,15 +158,15 @@ def add_administration(app: FastAPI, service: Service) -> None:
         return PlainTextResponse(page, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-# bytes of a body that is read where it arrives: quicker than waking a thread twice
+# bytes of a body that is read in the event loop: quicker than waking a thread twice
 READ_AT_ONCE = 1 << 15
 
 
-def read_declaration(known: Collection[str], table: dict[str, Any]) -> StreamDeclaration:
+def read_declaration(declared: Collection[str], table: dict[str, Any]) -> StreamDeclaration:
     """The declaration of a table; of a new stream with its noise settled, and all that it needs
     computed once."""
     declaration = StreamDeclaration.from_dict(table)
-    if declaration.name in known:  # which has its noise
+    if declaration.name in declared:  # it has its noise
         return declaration
     settled = settle(declaration)
     settled.build()
@@ -174,10 +179,14 @@ def add_streams(app: FastAPI, service: Service) -> None:
         """All streams; without a token only the public ones. With the ledger: what these spend
         together."""
         role = service.access.role(request)
-        known: list[StoredStream] = [*service.store.streams.values(), *service.store.ended.values()]
-        seen = [live for live in known if role or live.declaration.public]
+        streams: list[StoredStream] = [
+            *service.store.streams.values(),
+            *service.store.ended.values(),
+        ]
+        if role is None:
+            streams = [stream for stream in streams if stream.declaration.public]
         ledger = await service.read(service.store.ledger, role is None)
-        return Json({"streams": service.each(seen, service.facts), "ledger": ledger})
+        return Json({"streams": service.each(streams, service.facts), "ledger": ledger})
 
     @app.post("/v1/streams", tags=["streams"], status_code=201, openapi_extra=openapi.DECLARATION)
     async def declare_stream(request: Request) -> Response:
@@ -185,16 +194,14 @@ def add_streams(app: FastAPI, service: Service) -> None:
         refused."""
         service.access.require(request)
         table = await service.read_json(request)
-        # what is heavy is done, and kept ready, outside the writer
+        # the noise is fitted and calibrated outside the writer
         streams = service.store.streams
         declaration = await service.compute(
             request, service.declarations, read_declaration, set(streams), table
         )
-        known = declaration.name in streams
-        return Json(
-            await service.write(lambda: service.declare_one(declaration)),
-            status_code=200 if known else 201,
-        )
+        status = 200 if declaration.name in streams else 201
+        facts = await service.write(lambda: service.declare_one(declaration))
+        return Json(facts, status_code=status)
 
     @app.get("/v1/streams/{name}", tags=["streams"])
     async def get_stream(request: Request, name: Name) -> Response:
@@ -224,6 +231,25 @@ def add_streams(app: FastAPI, service: Service) -> None:
         service.find_any(name)
         return Json(await service.write(lambda: service.retire(name, reason, successor)))
 
+
+def content_type(request: Request) -> str:
+    """The media type of a request's body, without its parameters; JSON if it names none."""
+    header = request.headers.get("content-type", "application/json")
+    return header.partition(";")[0].strip().lower()
+
+
+def accepted_facts(accepted: Accepted, drops_late: bool) -> dict[str, Any]:
+    """What the sender of a batch learns about it."""
+    facts = {"accepted": accepted.accepted, "tick": accepted.tick}
+    if accepted.late:
+        facts["late"] = accepted.late
+        facts["dropped"] = accepted.late if drops_late else 0
+    if accepted.repeated:
+        facts["repeated"] = True
+    return facts
+
+
+def add_events(app: FastAPI, service: Service) -> None:
     @app.post("/v1/streams/{name}/events", tags=["streams"], openapi_extra=openapi.EVENTS)
     async def post_events(
         request: Request,
@@ -239,14 +265,9 @@ def add_streams(app: FastAPI, service: Service) -> None:
         """
         service.access.require(request, "write")
         live = service.find(name)
-        kind = (
-            request.headers.get("content-type", "application/json")
-            .partition(";")[0]
-            .strip()
-            .lower()
-        )
+        kind = content_type(request)
         if kind not in ("application/json", "application/x-ndjson"):
-            raise Problem(415, "UnsupportedMediaType", "the events must be JSON or NDJSON")
+            raise HttpProblem(415, "UnsupportedMediaType", "the events must be JSON or NDJSON")
         body = await read_body(request, service.limits.body)
         read = partial(
             read_batch,
@@ -257,13 +278,12 @@ def add_streams(app: FastAPI, service: Service) -> None:
             most=service.limits.batch,
             sender=service.access.sender(request),
         )
-        small = len(body) <= READ_AT_ONCE and not live.declaration.remembers
-        batch = read() if small else await service.prepare(read)
+        if len(body) <= READ_AT_ONCE and not live.declaration.remembers:
+            batch = read()
+        else:
+            batch = await service.prepare(read)
         accepted = await service.write(batch)
-        dropped = accepted.late if live.declaration.late == "drop" else 0
-        late = {"late": accepted.late, "dropped": dropped} if accepted.late else {}
-        repeated = {"repeated": True} if accepted.repeated else {}
-        return Json({"accepted": accepted.accepted, "tick": accepted.tick, **late, **repeated})
+        return Json(accepted_facts(accepted, live.declaration.late == "drop"))
 
     @app.post("/v1/streams/{name}/open", tags=["streams"])
     async def open_history(request: Request, name: Name) -> Response:
@@ -303,7 +323,7 @@ def add_streams(app: FastAPI, service: Service) -> None:
         return Json(releases[0])
 
 
-class PageAsked(Asked):
+class PageRequest(ViewRequest):
     """A page of releases, or a view."""
 
     limit: int = Field(
@@ -316,7 +336,7 @@ class PageAsked(Asked):
     cells: int = Field(CELLS_PER_PAGE, ge=1, le=10_000, description="how many cells are shown")
 
 
-class ExportAsked(Asked):
+class ExportRequest(ViewRequest):
     """A file of all releases, or of a view."""
 
     full_digits: bool = Field(
@@ -324,7 +344,7 @@ class ExportAsked(Asked):
     )
 
 
-class PlanAsked(BaseModel):
+class PlanRequest(BaseModel):
     """What a stream would protect and publish, and for how long."""
 
     epsilon: float = Field(1.0, gt=0, le=100)
@@ -343,10 +363,24 @@ class PlanAsked(BaseModel):
 WIDEST = 366  # ticks of a view that anyone may have planned: the time that takes grows with them
 
 
+async def read_requested_view(
+    service: Service, request: Request, live: StoredStream, view: ViewRequest
+) -> ReleaseTable:
+    """Read a view of a stream, or what it is compared with, for a client that may read both."""
+    other = None
+    if view.minus_stream is not None:
+        other = visible(service, request, view.minus_stream)
+    for stream in (live, other):
+        if stream is not None:
+            # a difference would show the history that must stay hidden
+            service.check_readable(stream)
+    return await service.read(read_view, service.store, live, view, service.limits.numbers, other)
+
+
 def add_releases(app: FastAPI, service: Service) -> None:
     @app.get("/v1/streams/{name}/releases", tags=["releases"])
     async def get_releases(
-        request: Request, name: Name, asked: Annotated[PageAsked, Query()]
+        request: Request, name: Name, page: Annotated[PageRequest, Query()]
     ) -> Response:
         """What the stream shows (`shown`) after a tick, in order; at most `cells` cells of each,
         from `first_cell` on.
@@ -355,34 +389,39 @@ def add_releases(app: FastAPI, service: Service) -> None:
         names.
         """
         live = visible(service, request, name)
-        if asked.view is not None:
-            return Json(describe_view(live, asked.view, await read_asked(request, live, asked)))
-        if asked.cell or asked.minus is not None or asked.minus_stream is not None:
-            raise Problem(
+        if page.view is not None:
+            table = await read_requested_view(service, request, live, page)
+            return Json(describe_view(live, page.view, table))
+        if page.cell or page.minus is not None or page.minus_stream is not None:
+            raise HttpProblem(
                 422,
                 "ParameterError",
                 "cell and minus need a view",
                 "Add view=running, for example.",
             )
-        first, stop = asked.first_cell, asked.first_cell + asked.cells
+        first = page.first_cell
         releases = await service.read(
-            service.read_page, live, asked.after, asked.limit, first, asked.cells
+            service.read_page, live, page.after, page.limit, first, page.cells
         )
-        part = {
-            "labels": list(live.labels[first:stop]),
-            "first_cell": first,
-            "cells": len(live.labels),
-        }
         return Json(
-            {"stream": live.name, **part, "view": live.declaration.main_view, "releases": releases}
+            {
+                "stream": live.name,
+                "labels": list(live.labels[first : first + page.cells]),
+                "first_cell": first,
+                "cells": len(live.labels),
+                "view": live.declaration.main_view,
+                "releases": releases,
+            }
         )
 
+
+def add_exports(app: FastAPI, service: Service) -> None:
     @app.get("/v1/streams/{name}/releases.{kind}", tags=["releases"], response_class=FileResponse)
     async def export_releases(
         request: Request,
         name: Name,
         kind: Kind | Literal["csv-metadata.json"],
-        asked: Annotated[ExportAsked, Query()],
+        export: Annotated[ExportRequest, Query()],
     ) -> Response:
         """Every release as a file, one row per tick and cell: csv, json, jsonl or parquet; or the
         newest of a view.
@@ -392,40 +431,27 @@ def add_releases(app: FastAPI, service: Service) -> None:
         """
         live = visible(service, request, name)
         service.check_readable(live)
-        tables: Iterable[ReleaseTable] = (
-            service.store.release_tables(live, live.closed)
-            if asked.view is None
-            else [await read_asked(request, live, asked)]
-        )
+        tables: Iterable[ReleaseTable]
+        if export.view is None:
+            stem = live.name
+            tables = service.store.release_tables(live, live.closed)
+        else:
+            stem = f"{live.name}.{export.view}"
+            tables = [await read_requested_view(service, request, live, export)]
         url = f"?{request.url.query}" if request.url.query else ""
         if kind == "csv-metadata.json":
-            said = await service.read(
-                describe_export,
-                service.store,
-                live,
-                tables,
-                asked.full_digits,
-                f"releases.csv{url}",
+            csv_url = f"releases.csv{url}"
+            description = await service.read(
+                describe_export, service.store, live, tables, export.full_digits, csv_url
             )
-            return Response(json.dumps(said), media_type="application/csvm+json")
-        rounded = tables if asked.full_digits else map(round_table, tables)
-        file = await service.export(request, write_export, live, rounded, kind)
-        return ExportResponse(
-            file, live.name if asked.view is None else f"{live.name}.{asked.view}", kind, url
-        )
+            return Response(json.dumps(description), media_type="application/csvm+json")
+        if not export.full_digits:
+            tables = map(round_table, tables)
+        file = await service.export(request, write_export, live, tables, kind)
+        return ExportResponse(file, stem, kind, url)
 
-    async def read_asked(request: Request, live: StoredStream, asked: Asked) -> ReleaseTable:
-        other = (
-            None if asked.minus_stream is None else visible(service, request, asked.minus_stream)
-        )
-        for one in (live, other):
-            if one is not None:
-                # a difference would show the history that must stay hidden
-                service.check_readable(one)
-        return await service.read(
-            read_view, service.store, live, asked, service.limits.numbers, other
-        )
 
+def add_live(app: FastAPI, service: Service) -> None:
     @app.get("/v1/streams/{name}/live", tags=["releases"], response_class=StreamingResponse)
     async def get_live(
         request: Request,
@@ -435,13 +461,17 @@ def add_releases(app: FastAPI, service: Service) -> None:
     ) -> Response:
         """New releases as server-sent events. Without `after` or Last-Event-ID, from now on."""
         live = visible(service, request, name)
-        begin = next((tick for tick in (last_event_id, after) if tick is not None), live.closed)
+        begin = live.closed
+        if last_event_id is not None:
+            begin = last_event_id
+        elif after is not None:
+            begin = after
 
         async def read(behind: int, limit: int) -> list[dict[str, Any]]:
-            known = service.look_up(name)
-            if known is None or known.closed <= behind:
+            stream = service.look_up(name)
+            if stream is None or stream.closed <= behind:
                 return []
-            return await service.read(service.read_page, known, behind, limit)
+            return await service.read(service.read_page, stream, behind, limit)
 
         def allowed() -> bool:
             return live.declaration.public or service.access.still_allowed(request)
@@ -450,6 +480,8 @@ def add_releases(app: FastAPI, service: Service) -> None:
         events = service.hub.events(name, begin, read, allowed)
         return LiveResponse(service.hub, client, service.access.has_token(client), events)
 
+
+def add_planner(app: FastAPI, service: Service) -> None:
     @app.get("/v1/streams/{name}/plan", tags=["releases"])
     async def get_plan(
         request: Request, name: Name, points: int = Query(100, ge=2, le=500)
@@ -459,86 +491,19 @@ def add_releases(app: FastAPI, service: Service) -> None:
         return Json(await service.compute(request, service.plans, own_plan, live, points))
 
     @app.get("/v1/plan", tags=["releases"])
-    async def get_free_plan(request: Request, asked: Annotated[PlanAsked, Query()]) -> Response:
+    async def get_free_plan(request: Request, plan: Annotated[PlanRequest, Query()]) -> Response:
         """The errors of all mechanisms for a budget and a horizon: what a new stream would give.
 
         With `view` the worst std of each view, with every noise that a stream could run on; the
         first is chosen.
         """
-        budget = Budget(**asked.model_dump(exclude={"horizon", "view"}))
-        if any(int(last[1]) > WIDEST for last in map(LAST.fullmatch, asked.view) if last):
+        budget = Budget(**plan.model_dump(exclude={"horizon", "view"}))
+        if any(int(last[1]) > WIDEST for last in map(LAST.fullmatch, plan.view) if last):
             message = f"plans over HTTP are for views of at most {WIDEST} ticks"
-            raise Problem(
+            raise HttpProblem(
                 422, "ParameterError", message, "Run `evercount plan --view NAME` for wider ones."
             )
-        views = tuple(asked.view)
+        views = tuple(plan.view)
         return Json(
-            await service.compute(request, service.plans, all_plans, budget, asked.horizon, views)
+            await service.compute(request, service.plans, all_plans, budget, plan.horizon, views)
         )
-
-
-def write_export(live: StoredStream, tables: Iterable[ReleaseTable], kind: Kind) -> Path:
-    """Write tables of a stream into a new temporary file of its owner only; `ExportResponse`
-    removes it."""
-    handle, name = tempfile.mkstemp(prefix="evercount-export-")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            wanted = while_wanted(tables)
-            write_tables(
-                kind,
-                file,
-                wanted,
-                live.declaration.schedule,
-                {"evercount.guarantee": live.guarantee},
-            )
-    except OSError as error:
-        Path(name).unlink(missing_ok=True)
-        log.error("an export cannot be written to %s: %s", tempfile.gettempdir(), error.strerror)
-        message = "the file cannot be written at the moment"
-        raise Problem(
-            503, "Busy", message, "Try again later, or read /releases page by page.", retry=60
-        ) from None
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-    return Path(name)
-
-
-def while_wanted(tables: Iterable[ReleaseTable]) -> Iterator[ReleaseTable]:
-    """The tables, for as long as somebody waits for their file."""
-    for table in tables:
-        check_wanted()
-        yield table
-
-
-def describe_export(
-    store: Reading, live: StoredStream, tables: Iterable[ReleaseTable], full_digits: bool, url: str
-) -> dict[str, Any]:
-    """What readers of a CSV of these tables must know: the same as next to a CSV of
-    `evercount release`."""
-    marks, carried = store.marks(live.id), store.carried(live.id)
-    facts = public_facts(
-        live.declaration, live.guarantee, marks, full_digits=full_digits, carried=carried
-    )
-    return describe_csv(url, list(next(iter(tables)).columns()), facts, LEVEL)
-
-
-class ExportResponse(FileResponse):
-    """A file that is removed when it was sent, or when its reader went away. A CSV says where its
-    description is."""
-
-    def __init__(self, file: Path, name: str, kind: Kind, query: str) -> None:
-        link = (
-            f'<releases.csv-metadata.json{query}>; rel="describedby"; type="application/csvm+json"'
-        )
-        headers = {"Link": link} if kind == "csv" else None
-        super().__init__(
-            file, media_type=MEDIA_TYPES[kind], filename=f"{name}.{kind}", headers=headers
-        )
-        self._file = file
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._file.unlink(missing_ok=True)

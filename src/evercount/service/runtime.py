@@ -22,14 +22,16 @@ from evercount.declarations.tick_marks import NewMark
 from evercount.declarations.view_names import offered_views
 from evercount.engine.release_table import Exports
 from evercount.engine.state import enforced_by
-from evercount.errors import ParameterError, Problem, StoreError
+from evercount.errors import HttpProblem, ParameterError, StoreError
 from evercount.factorizations.interruption import interrupted_by
 from evercount.privacy import counted_text
+from evercount.queries import Query
 from evercount.service.access import Access, Buckets, Limits, read_body
-from evercount.service.answers import PlanQueue, busy
 from evercount.service.catch_up import CELLS_PER_PAGE, Clock, ticks_left
-from evercount.service.commit_loop import LogKeeper, Watcher, Writer
+from evercount.service.commit_loop import Watcher, Writer
+from evercount.service.computations import ComputationQueue, busy
 from evercount.service.every_request import Requests
+from evercount.service.log_keeper import LogKeeper
 from evercount.service.metrics import StreamMetrics, admin_metrics, exposition, public_metrics
 from evercount.service.read_events import load_json
 from evercount.service.sse import Hub
@@ -44,13 +46,16 @@ from evercount.store.open_stream import HISTORY
 from evercount.store.stream_life import mark_ticks
 from evercount.store.writer import WatchedStore
 
-WAITED = ("others' requests have been computed for too long", "Try again.")
 T = TypeVar("T")
 S = TypeVar("S", bound=StoredStream)
 
 log = logging.getLogger("evercount.service")
 
-READERS, PLANNERS, DECLARERS, PREPARERS = 8, 2, 2, 4  # threads
+# threads
+READERS = 8
+PLANNERS = 2
+DECLARERS = 2
+PREPARERS = 4
 # facts as declared
 DECLARED = ("description", "tick", "horizon", "late", "wait", "revise_for", "public")
 # a stream with several ticks to close is called catching up once the oldest is this late
@@ -83,26 +88,26 @@ class Service:
         self.began = time.monotonic()
         self.access = Access(store, admin)
         self.buckets = Buckets(self.limits.rate, self.limits.burst)
-        self.writer = (
-            Watcher(store, self.clock, self.hub.publish)
-            if isinstance(store, WatchedStore)
-            else Writer(store, self.clock, self.hub.publish, clock_jump)
-        )
+        self.writer: Writer
+        if isinstance(store, WatchedStore):
+            self.writer = Watcher(store, self.clock, self.hub.publish)
+        else:
+            self.writer = Writer(store, self.clock, self.hub.publish, clock_jump)
         self._log_keeper = LogKeeper(store.database)
-        # threads of their own: many requests for plans or pages keep nobody from declaring or from
-        # sending events
+        # threads of their own: many requests for plans or pages delay no declaration and no events
         self._readers = ThreadPoolExecutor(READERS, "evercount-read")
         self._preparers = ThreadPoolExecutor(PREPARERS, "evercount-prepare")
-        most = self.limits.plans, self.limits.plans_per_client
-        self.plans = PlanQueue(PLANNERS, *most)
-        self.declarations = PlanQueue(DECLARERS, *most, what="declarations")
+        most = self.limits.plans
+        most_per_client = self.limits.plans_per_client
+        self.plans = ComputationQueue(PLANNERS, most, most_per_client)
+        self.declarations = ComputationQueue(DECLARERS, most, most_per_client, what="declarations")
         self._stopping = False
 
     def declare(self, declarations: list[StreamDeclaration]) -> None:
         for declaration in declarations:
             ended = self.store.ended.get(declaration.name)
             if ended is not None and ended.ending == "quarantined":
-                # the store has told the operator what can be done, and the other streams go on
+                # the store has logged what the operator can do; the other streams continue
                 continue
             self.declare_one(declaration)
             if self.store.streams[declaration.name].waiting == HISTORY:
@@ -114,7 +119,7 @@ class Service:
                 )
 
     def declare_one(self, declaration: StreamDeclaration) -> dict[str, Any]:
-        """Declare a stream; returns its facts, which are known before anything is committed."""
+        """Declare a stream; return its facts, which are made before anything is committed."""
         live = self.store.declare(
             declaration,
             self.clock.now(),
@@ -127,8 +132,8 @@ class Service:
         }
 
     def start(self) -> None:
-        """Start the writer. It closes the ticks that were missed, slice by slice, and goes on by
-        the clock."""
+        """Start the writer. It closes the ticks that were missed, slice by slice, and then each
+        when it ends."""
         self.writer.start()
         if not isinstance(self.store, WatchedStore):
             self._log_keeper.start()
@@ -138,8 +143,8 @@ class Service:
         thread."""
         self._stopping = True
         self.hub.close()
-        for computed in (self.plans, self.declarations):
-            self.hub.in_loop(computed.close)
+        for queue in (self.plans, self.declarations):
+            self.hub.in_loop(queue.close)
 
     def stop(self) -> None:
         """Finish what was accepted and let the store go."""
@@ -147,8 +152,8 @@ class Service:
         if self.writer.is_alive():
             self.writer.stop()
         self._log_keeper.stop()
-        for computed in (self.plans, self.declarations):
-            computed.close()
+        for queue in (self.plans, self.declarations):
+            queue.close()
         for pool in (self._readers, self._preparers):
             pool.shutdown(wait=False, cancel_futures=True)
         self.store.close()
@@ -161,11 +166,11 @@ class Service:
         live = self.find(name)
         if live.declaration.query.discovery is None and (live.ahead is None or live.ahead.done()):
             return  # no event brings new noise: the writer need not be asked
-        for _ in range(2):  # what is under way, and then that of events that came since it began
+        for _ in range(2):  # the noise being drawn, and then that of events since it began
             noise = await self.write(lambda: self.store.noise_ahead.pending_noise(self.find(name)))
             if noise is None:
                 return
-            # what goes wrong there goes wrong again when the tick closes
+            # an error there is raised again when the tick closes
             await asyncio.gather(asyncio.wrap_future(noise), return_exceptions=True)
 
     async def read(self, function: Callable[..., T], *arguments: Any) -> T:
@@ -174,8 +179,7 @@ class Service:
         )
 
     async def prepare(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Have a thread work on what was sent, so that a large body or declaration keeps nobody
-        else waiting."""
+        """Have a thread read a large body or declaration, so that other requests do not wait."""
         return await asyncio.get_running_loop().run_in_executor(
             self._preparers, partial(function, *arguments)
         )
@@ -187,10 +191,9 @@ class Service:
         return data
 
     async def compute(
-        self, request: Request, queue: PlanQueue, function: Callable[..., T], *arguments: Any
+        self, request: Request, queue: ComputationQueue, function: Callable[..., T], *arguments: Any
     ) -> T:
-        """Have a thread compute something, after what others asked for; see
-        `_while_client_waits`."""
+        """Have a thread compute something when its turn comes; see `_while_client_waits`."""
         submit = partial(queue.submit, self.access.client(request.scope))
         work = partial(function, *arguments)
         return await self._while_client_waits(request, submit, work, self.limits.compute_seconds)
@@ -209,7 +212,7 @@ class Service:
         work: Callable[[], T],
         seconds: float,
     ) -> T:
-        """What a thread makes of some work, in at most so many seconds.
+        """Have a thread do some work in at most so many seconds; return its result.
 
         **Guarantee.** The work ends, at its next `check_wanted`, once its client has gone, its time
         is over, or the service stops. The client's answer, and the end of the process, wait for
@@ -226,35 +229,37 @@ class Service:
                 return work()
 
         thread = submit(interruptible)
-        made: asyncio.Future[T] = asyncio.wrap_future(thread)
-        gone = asyncio.ensure_future(_disconnect(request))
-        both: list[asyncio.Future[Any]] = [made, gone]
+        result: asyncio.Future[T] = asyncio.wrap_future(thread)
+        disconnect = asyncio.ensure_future(_disconnect(request))
+        both: list[asyncio.Future[Any]] = [result, disconnect]
         try:
             await asyncio.wait(both, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-            if made.done():
-                return await made
-            if gone.done():
+            if result.done():
+                return await result
+            if disconnect.done():
                 raise ClientDisconnect
-            raise _too_long(seconds) if thread.running() else busy(*WAITED)
+            if thread.running():
+                raise _too_long(seconds)
+            raise busy("others' requests have been computed for too long", "Try again.")
         finally:
             unwanted.set()
-            gone.cancel()
-            made.cancel()  # what nobody waits for any more gives its place to the next
+            disconnect.cancel()
+            result.cancel()  # the next request gets its place
 
-    # -- what may be known -------------------------------------------------------------------------
+    # -- what readers may learn --------------------------------------------------------------------
 
     def look_up(self, name: str) -> StoredStream | None:
-        """The stream, or None; Problem 503 while nobody can say whether it exists."""
-        known = self.store.streams.get(name) or self.store.ended.get(name)
-        if known is None:
+        """The stream, or None; HttpProblem 503 while it is not certain which streams exist."""
+        stream = self.store.streams.get(name) or self.store.ended.get(name)
+        if stream is None:
             self.check_recovered()
-        return known
+        return stream
 
     def check_recovered(self) -> None:
-        """Problem 503 while the store is loaded again: nobody can say then which streams there
-        are."""
+        """HttpProblem 503 while the store is loaded again, when it is uncertain which streams
+        exist."""
         if self.writer.failing is not None:
-            raise Problem(
+            raise HttpProblem(
                 503,
                 "Recovering",
                 "the store is being loaded again",
@@ -263,21 +268,22 @@ class Service:
             )
 
     def find_any(self, name: str) -> StoredStream:
-        if (known := self.look_up(name)) is None:
-            raise Problem(404, "NotFound", "there is no such stream")
-        return known
+        stream = self.look_up(name)
+        if stream is None:
+            raise HttpProblem(404, "NotFound", "there is no such stream")
+        return stream
 
     def find(self, name: str) -> LiveStream:
-        """The stream that takes events; Problem 404 where there is none, 410 where it is over."""
+        """The stream that takes events; HttpProblem 404 if there is none, 410 if it is over."""
         stream = self.find_any(name)
         live = stream.live
         if live is None:
-            onward = f" Send events to {stream.successor!r}." if stream.successor else ""
-            raise Problem(
-                410, "StreamEnded", f"the stream is {stream.ending}: {stream.reason}.{onward}"
-            )
-        if live.finished and live.successor is not None:  # it was renewed: its events go on
-            return self.find(live.successor)
+            message = f"the stream is {stream.ending}: {stream.reason}."
+            if stream.successor:
+                message += f" Send events to {stream.successor!r}."
+            raise HttpProblem(410, "StreamEnded", message)
+        if live.finished and live.successor is not None:
+            return self.find(live.successor)  # it was renewed: the new stream takes its events
         return live
 
     def retire(self, name: str, reason: str, successor: str | None) -> dict[str, Any]:
@@ -285,10 +291,10 @@ class Service:
         ended, new_stream = retire_stream(
             self.store, name, self.clock.now(), reason=reason, successor=successor
         )
-        return {
-            "retired": self.facts(ended),
-            "successor": None if new_stream is None else self.facts(new_stream),
-        }
+        retired = self.facts(ended)
+        if new_stream is None:
+            return {"retired": retired, "successor": None}
+        return {"retired": retired, "successor": self.facts(new_stream)}
 
     def mark(self, name: str, data: Any) -> dict[str, Any]:
         """Keep a note on ticks, or declare them missing; called in the writer's thread."""
@@ -313,23 +319,29 @@ class Service:
         now = self.clock.now()
         left = ticks_left(self.store.streams.values(), now)
         if not self.writer.is_alive():
-            return ("failing" if self.writer.ident else "starting"), left
+            if self.writer.ident is None:
+                return "starting", left
+            return "failing", left
         if self.writer.failing is not None:
             return "failing", left
         if self.writer.guard.holding:
             return "clock-jump", left
-        # a tick that has just ended is closed at once, and so are some of a few milliseconds: that
-        # is not catching up
-        streams = [
-            one
-            for one in list(self.store.streams.values())
-            if one.declaration.query.discovery is None
+        if self._seconds_behind(now, left) >= BEHIND_SECONDS:
+            return "catching-up", left
+        return "ready", left
+
+    def _seconds_behind(self, now: float, left: dict[str, int]) -> float:
+        """How long the oldest tick has been over of the streams that have several to close.
+
+        A tick that has just ended is closed at once, and so are some of a few milliseconds: that is
+        not catching up. Streams whose keys nobody listed are left out.
+        """
+        ends = [
+            live.next_end()
+            for live in list(self.store.streams.values())
+            if live.declaration.query.discovery is None and left.get(live.name, 0) > 1
         ]
-        behind = [live for live in streams if left.get(live.name, 0) > 1]
-        late = max(
-            (now - end for live in behind if (end := live.next_end()) is not None), default=0.0
-        )
-        return ("catching-up" if late >= BEHIND_SECONDS else "ready"), left
+        return max((now - end for end in ends if end is not None), default=0.0)
 
     def metrics_page(self, admin: bool) -> str:
         """The exposition text: public facts, and for an admin what the requests were like and how
@@ -352,42 +364,40 @@ class Service:
         )
 
     def _metrics_of(self, live: LiveStream, now: float) -> StreamMetrics:
-        end, closed = live.next_end(), live.closed
+        closed = live.closed
+        end = live.next_end()
+        late = 0.0 if end is None else max(0.0, now - end)
         latest: list[tuple[str, float, float]] = []
         if live.declaration.public and closed and len(live.labels) <= MOST_GAUGES:
             for last in self.store.read_releases(live, closed - 1, 1):
                 # a key may be missing at a tick
-                known = zip(live.labels, last["values"], last["std"], strict=False)
-                latest = [one for one in known if one[1] is not None]
-        return live.name, closed, 0.0 if end is None else max(0.0, now - end), live.due(now), latest
+                cells = zip(live.labels, last["values"], last["std"], strict=False)
+                latest = [cell for cell in cells if cell[1] is not None]
+        return live.name, closed, late, live.due(now), latest
 
     @staticmethod
     def each(streams: Iterable[S], describe: Callable[[S], T]) -> list[T]:
-        """What is said about each stream. One that cannot be described is left out and logged."""
-        said = []
+        """Describe each stream. One that cannot be described is left out and logged."""
+        descriptions = []
         for live in streams:
             try:
-                said.append(describe(live))
+                descriptions.append(describe(live))
             except StoreError:
                 raise  # that is not about this stream
             except Exception as error:  # noqa: BLE001 - one bad stream must not hide the others
                 log.error("stream %s cannot be described: %s", live.name, type(error).__name__)
-        return said
+        return descriptions
 
     def facts(self, stream: StoredStream) -> dict[str, Any]:
         """The public facts of a stream. Nothing of them depends on the events, but for keys that
         were released."""
         declaration = stream.declaration
         schedule = declaration.schedule
-        closed = stream.closed
         horizon = declaration.horizon
+        closed = stream.closed
         facts = {
             "name": stream.name,
-            "query": {
-                "name": declaration.query.name,
-                **short_parameters(declaration.query.parameters()),
-                **({"own_ticks": True} if declaration.query.publishing.own_ticks else {}),
-            },
+            "query": query_facts(declaration.query),
             "cells": len(stream.labels),
             "labels": list(stream.labels[:CELLS_PER_PAGE]),
             "budget": declared_budget(declaration.budget),
@@ -417,20 +427,26 @@ class Service:
         if live is None:
             return facts | {"state": stream.ending, "reason": stream.reason, "ticks_left": 0}
         if not live.finished:
-            since = None if schedule.manual else format_utc(schedule.start_of(closed + 1))
-            facts |= {"open_tick": closed + 1, "open_since": since}
-        if (end := live.next_end()) is not None:
+            facts["open_tick"] = closed + 1
+            if not schedule.manual:
+                facts["open_since"] = format_utc(schedule.start_of(closed + 1))
+        end = live.next_end()
+        if end is not None:
             facts["closes"] = format_utc(instant_of(end))
         return facts | {"state": self._state(live)}
 
     def _state(self, live: LiveStream) -> str:
-        if live.stopped or live.finished:
-            return "stopped" if live.stopped else "finished"
+        """Name what a stream does, in one word."""
+        if live.stopped:
+            return "stopped"
+        if live.finished:
+            return "finished"
         if live.waiting == HISTORY:
             return "waiting"
         schedule = live.declaration.schedule
-        early = not schedule.manual and instant_of(self.clock.now()) < schedule.begin
-        return "scheduled" if early else "open"
+        if not schedule.manual and instant_of(self.clock.now()) < schedule.begin:
+            return "scheduled"
+        return "open"
 
     def read_page(
         self,
@@ -444,19 +460,26 @@ class Service:
         answer may hold."""
         self.check_readable(live)
         outputs = len(live.labels)
-        asked = range(first_cell, min(first_cell + cells, outputs))
-        limit = max(1, min(limit, self.limits.page, self.limits.numbers // max(1, len(asked))))
-        return self.store.read_releases(
-            live, after, limit, live.closed, None if len(asked) == outputs else asked
-        )
+        shown = range(first_cell, min(first_cell + cells, outputs))
+        limit = max(1, min(limit, self.limits.page, self.limits.numbers // max(1, len(shown))))
+        selection = None if len(shown) == outputs else shown
+        return self.store.read_releases(live, after, limit, live.closed, selection)
 
     @staticmethod
     def check_readable(live: StoredStream) -> None:
         """Refuse to show a history that is not the published one."""
         if not live.readable:
-            raise Problem(
+            raise HttpProblem(
                 410, "StreamEnded", "the history in this database is not the one that was published"
             )
+
+
+def query_facts(query: Query) -> dict[str, Any]:
+    """The public facts of a query."""
+    facts = {"name": query.name, **short_parameters(query.parameters())}
+    if query.publishing.own_ticks:
+        facts["own_ticks"] = True
+    return facts
 
 
 def short_parameters(parameters: dict[str, Any]) -> dict[str, Any]:
@@ -471,12 +494,15 @@ def short_parameters(parameters: dict[str, Any]) -> dict[str, Any]:
         for name, value in parameters.items()
         if hasattr(value, "__len__") and len(value) > CELLS_PER_PAGE
     ]
-    kept = {name: value for name, value in parameters.items() if name not in long}
-    return {"parameters": kept, "left_out": long} if long else {"parameters": kept}
+    short = {name: value for name, value in parameters.items() if name not in long}
+    if not long:
+        return {"parameters": short}
+    return {"parameters": short, "left_out": long}
 
 
-def _too_long(seconds: float) -> Problem:
-    return Problem(
+def _too_long(seconds: float) -> HttpProblem:
+    """Refuse a request that takes too long to compute."""
+    return HttpProblem(
         422,
         "TooLarge",
         f"this takes longer than the {seconds:g} seconds that a request may compute",
@@ -486,5 +512,6 @@ def _too_long(seconds: float) -> Problem:
 
 
 async def _disconnect(request: Request) -> None:
+    """Wait until the client of a request disconnects."""
     while (await request.receive())["type"] != "http.disconnect":
         pass

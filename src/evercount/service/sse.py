@@ -1,5 +1,5 @@
-"""Live releases as server-sent events: the hub that wakes the listeners of a stream, and what each
-of them gets."""
+"""Live releases as server-sent events: the hub that wakes the listeners of a stream, and the events
+that each of them gets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from evercount.errors import Problem
+from evercount.errors import HttpProblem
 
 AT_ONCE = 64  # releases that a listener gets from the store at a time
 HEARTBEAT_SECONDS = 15.0
@@ -27,13 +27,11 @@ Read = Callable[[int, int], Awaitable[list[dict[str, Any]]]]  # (after, limit) â
 
 def sse(release: dict[str, Any]) -> str:
     """One release as a server-sent event. Of a tick that is published again, only the last event
-    has an id: who is cut off before it gets all of them again."""
-    mark = (
-        f"id: {release['tick']}\n"
-        if release.get("as_of", release["tick"]) == release["tick"]
-        else ""
-    )
-    return f"{mark}event: release\ndata: {json.dumps(release, separators=(',', ':'))}\n\n"
+    has an id: a listener that is cut off before it gets all of them again."""
+    event = f"event: release\ndata: {json.dumps(release, separators=(',', ':'))}\n\n"
+    if release.get("as_of", release["tick"]) != release["tick"]:
+        return event
+    return f"id: {release['tick']}\n{event}"
 
 
 def by_tick(releases: list[dict[str, Any]]) -> list[tuple[int, str]]:
@@ -43,14 +41,14 @@ def by_tick(releases: list[dict[str, Any]]) -> list[tuple[int, str]]:
 
 
 class Hub:
-    """Who listens to which stream. Lives in the event loop; other threads come in by `publish`."""
+    """The listeners of each stream. Lives in the event loop; other threads call `publish`."""
 
-    def __init__(self, most: int, most_per_client: int, kept: int) -> None:
+    def __init__(self, most: int, most_per_client: int, reserved: int) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
         self.closing = False
         self.most = most
         self.most_per_client = most_per_client
-        self.kept = kept  # seats that only clients with a token may take
+        self.reserved = reserved  # seats that only clients with a token may take
         self._clients: Counter[str] = Counter()
         self._anonymous = 0
         self._news: dict[str, asyncio.Event] = {}  # of streams whose listeners wait
@@ -61,19 +59,20 @@ class Hub:
 
     @contextmanager
     def seat(self, client: str, has_token: bool) -> Iterator[None]:
-        """A live connection of a client, counted from here to the end of the block, or Problem 503.
+        """Count a live connection of a client until the end of the block, or raise HttpProblem 503.
+
         There is no await between the check and the count, so that a burst of connections stays
         within the limit.
 
-        **Guarantee.** However many addresses ask without a token, `kept` seats are left to clients
-        with one. Test:
+        **Guarantee.** However many addresses ask without a token, `reserved` seats are left to
+        clients with one. Test:
         tests/service/test_service_connections.py::test_clients_without_a_token_leave_seats_to_those_with_one.
         """
         full = self.listeners >= self.most or self._clients[client] >= self.most_per_client
         if not has_token:
-            full = full or self._anonymous >= self.most - self.kept
+            full = full or self._anonymous >= self.most - self.reserved
         if self.closing or full:
-            raise Problem(
+            raise HttpProblem(
                 503,
                 "Busy",
                 "there are too many live connections",
@@ -95,7 +94,7 @@ class Hub:
         self.in_loop(partial(self._wake, name))
 
     def in_loop(self, work: Callable[[], None]) -> None:
-        """Have the event loop do something; from any thread, and from a signal handler."""
+        """Call a function in the event loop; from any thread, and from a signal handler."""
         if self.loop is not None and not self.loop.is_closed():
             self.loop.call_soon_threadsafe(work)
 
@@ -105,16 +104,21 @@ class Hub:
         self.in_loop(lambda: self._wake(*self._news))
 
     def _wake(self, *names: str) -> None:
+        """Let the listeners of these streams read the store again."""
         for name in names:
-            if (news := self._news.pop(name, None)) is not None:
+            news = self._news.pop(name, None)
+            if news is not None:
                 news.set()
 
     async def events(
         self, name: str, after: int, read: Read, allowed: Callable[[], bool]
     ) -> AsyncIterator[str]:
         """Every release after a tick, as server-sent events with heartbeats between, for as long as
-        it is allowed. The store is asked after every waking and every heartbeat: a release that is
-        committed but was never published (the commit's answer was lost) is sent, too."""
+        it is allowed.
+
+        The store is read after every waking and every heartbeat: a release that is committed but
+        was never published (the commit's answer was lost) is sent, too.
+        """
         yield "retry: 2000\n: evercount\n\n"
         while not self.closing and allowed():
             news = self._news.setdefault(name, asyncio.Event())

@@ -62,7 +62,9 @@ class TreeKernel:
     bits are caught).
     """
 
-    bits, narrow, long_block = DRAW_BITS, 0, BLOCK_TICKS
+    bits = DRAW_BITS
+    narrow = 0
+    long_block = BLOCK_TICKS
     weights: tuple[int, ...] = ()  # of a node's own normal, by level
 
     def __init__(self, horizon: int) -> None:
@@ -98,9 +100,10 @@ class TreeKernel:
         first, second, third = normals.slices()
         z = _pairs(first + second, third)
         noise, after = self._sums(_pairs(*state), start, start + size * blocks, z)
-        parts = (
-            np.stack([noise.real, noise.imag]) if fine else (noise.real + noise.imag)[np.newaxis]
-        )
+        if fine:
+            parts = np.stack([noise.real, noise.imag])
+        else:
+            parts = (noise.real + noise.imag)[np.newaxis]
         return parts, DRIFT, np.stack([after.real, after.imag])
 
     def _sums(
@@ -134,7 +137,8 @@ class HonakerKernel(TreeKernel):
 
     def __init__(self, horizon: int, bits: int) -> None:
         super().__init__(horizon)
-        self.bits, self.rows = bits, self.rows + self.levels
+        self.bits = bits
+        self.rows += self.levels
         self.weights = tuple((1 << h + bits) // ((2 << h) - 1) for h in range(self.levels))
 
     def window(self, start: int, stop: int) -> tuple[int, int]:
@@ -171,7 +175,8 @@ class HonakerFullKernel(TreeKernel):
     """
 
     def __init__(self, horizon: int, bits: int) -> None:
-        self.bits, self.height = bits, (horizon - 1).bit_length()
+        self.bits = bits
+        self.height = (horizon - 1).bit_length()
         self.rows = self.height + 1
         halves = [1] * self.height + [0]  # v_h/2 of the middles, v_H of the end
         self.weights = tuple(
@@ -256,7 +261,8 @@ class OptimalKernel(TreeKernel):
 def _pairs(high: FloatArray, low: FloatArray) -> AnyArray:
     """Pairs of doubles as complex numbers: they are added, halved and moved together."""
     pairs = np.empty(high.shape, dtype=np.complex128)
-    pairs.real, pairs.imag = high, low
+    pairs.real = high
+    pairs.imag = low
     return pairs
 
 
@@ -265,7 +271,8 @@ ALLOWED_PRICE = 2.0**-60  # the price in δ that `numeric_horizon` allows by def
 ENDLESS_TICKS = 2**40
 LONG_HORIZON = 2**24  # for longer horizons, dumps keep all bits of the state
 BITS_STEP = 22  # fractional bits come in multiples of this
-FEWEST_BITS, MOST_BITS = 6 * BITS_STEP, 10 * BITS_STEP
+FEWEST_BITS = 6 * BITS_STEP
+MOST_BITS = 10 * BITS_STEP
 
 # the arithmetic of one factorization: `FilterKernel` has the contract
 Kernel = FilterKernel | TreeKernel
@@ -283,17 +290,9 @@ _errors: WeakKeyDictionary[Kernel, dict[int, float]] = WeakKeyDictionary()
 def make_kernel(factorization: Factorization, bits: int) -> Kernel:
     """The arithmetic of a factorization with `bits` fractional bits (ignored where nothing is
     rounded)."""
-    narrow, none = (factorization.horizon or MOST_TICKS) <= LONG_HORIZON, np.empty(0)
     match factorization:
-        case Weighted(weights=weights):
-            filter_ = weights.filter
-            return FilterKernel(
-                filter_.zero_lack, filter_.pole_lack, weights.eta, weights.n, bits, narrow
-            )
-        case SquareRoot(filter=filter_):
-            return FilterKernel(filter_.pole_lack, filter_.zero_lack, None, None, bits, narrow)
-        case Direct():
-            return FilterKernel(none, none, None, None, DRAW_BITS)
+        case Weighted() | SquareRoot() | Direct():
+            return _filter_kernel(factorization, bits)
         case BinaryTree(horizon=int(horizon)):
             return TreeKernel(horizon)
         case Honaker(horizon=int(horizon)):
@@ -307,6 +306,21 @@ def make_kernel(factorization: Factorization, bits: int) -> Kernel:
     )
 
 
+def _filter_kernel(factorization: Weighted | SquareRoot | Direct, bits: int) -> FilterKernel:
+    """Build the arithmetic of filters; `direct` has none."""
+    narrow = (factorization.horizon or MOST_TICKS) <= LONG_HORIZON
+    match factorization:
+        case Weighted(weights=weights):
+            filter_ = weights.filter
+            return FilterKernel(
+                filter_.zero_lack, filter_.pole_lack, weights.eta, weights.n, bits, narrow
+            )
+        case SquareRoot(filter=filter_):
+            return FilterKernel(filter_.pole_lack, filter_.zero_lack, None, None, bits, narrow)
+    none = np.empty(0)
+    return FilterKernel(none, none, None, None, DRAW_BITS)
+
+
 def kernel(factorization: Factorization) -> Kernel:
     """The arithmetic of a factorization, with the number of bits that all its streams share.
 
@@ -316,7 +330,10 @@ def kernel(factorization: Factorization) -> Kernel:
     """
     if factorization in _known:
         return _known[factorization]
-    ticks = ENDLESS_TICKS if factorization.horizon is None else factorization.horizon
+    if factorization.horizon is None:
+        ticks = ENDLESS_TICKS
+    else:
+        ticks = factorization.horizon
     if ticks > MOST_TICKS:
         raise ParameterError(f"exact noise serves at most 2^47 ticks, the horizon is {ticks}")
     for bits in range(FEWEST_BITS, MOST_BITS + 1, BITS_STEP):
@@ -328,12 +345,12 @@ def kernel(factorization: Factorization) -> Kernel:
 
 
 def _error(arithmetic: Kernel, ticks: int) -> float:
-    """What rounding inside and cutting the normals add, for a scale of 1; known for all streams of
+    """What rounding inside and cutting the normals add, for a scale of 1; stored for all streams of
     one kernel."""
-    known = _errors.setdefault(arithmetic, {})
-    if ticks not in known:
-        known[ticks] = arithmetic.error(ticks) * 2.0**-arithmetic.bits + _cut(arithmetic, ticks)
-    return known[ticks]
+    errors = _errors.setdefault(arithmetic, {})
+    if ticks not in errors:
+        errors[ticks] = arithmetic.error(ticks) * 2.0**-arithmetic.bits + _cut(arithmetic, ticks)
+    return errors[ticks]
 
 
 def _cut(arithmetic: Kernel, ticks: int) -> float:
@@ -365,7 +382,8 @@ def numeric_delta(
     `tests/mechanisms/test_exact_error.py` (measured error below the bound; a planted loss of bits
     is caught).
     """
-    scale, cells = check_scale(scale), check_count("cells", cells)
+    scale = check_scale(scale)
+    cells = check_count("cells", cells)
     if not (epsilon >= 0 and math.isfinite(epsilon)):
         raise ParameterError(f"epsilon must be a finite number ≥ 0, got {epsilon!r}")
     ticks = check_count("ticks", ticks)
@@ -384,7 +402,10 @@ def numeric_horizon(
 ) -> int:
     """The horizon, or the largest power of two (≤ 2^47) of ticks for which `numeric_delta` is at
     most `cap`."""
-    ticks = MOST_TICKS if factorization.horizon is None else factorization.horizon
+    if factorization.horizon is None:
+        ticks = MOST_TICKS
+    else:
+        ticks = factorization.horizon
     while numeric_delta(factorization, scale, cells, epsilon, ticks) > cap:
         if ticks == 1:
             raise ParameterError(

@@ -106,7 +106,8 @@ class ExactStream(NoiseStream):
         # are the rows of that block that were not taken. With very many cells `_start` is the end
         # of the block, `_before` the state there.
         self._rows_in_dumps = self.cells >= MANY
-        self._before, self._start = self._state, 0
+        self._before = self._state
+        self._start = 0
         self._rows: AnyArray = np.empty((0, self.cells), np.int32)
         self._kept: tuple[FloatArray, Any] | None = None
 
@@ -117,19 +118,26 @@ class ExactStream(NoiseStream):
                 if self.factorization.horizon
                 else PrecisionReached(self.limit)
             )
-        out, done = np.empty((ticks, self.cells), np.int64), 0
-        rows, state, before, start = self._rows, self._state, self._before, self._start
+        out = np.empty((ticks, self.cells), np.int64)
+        done = 0
+        rows = self._rows
+        state = self._state
+        before = self._before
+        start = self._start
         ready = self.tick + len(rows)
         while done < ticks:
             if not len(rows):
-                before, start = state, ready
+                before = state
+                start = ready
                 rows, state = self._blocks(ready, self.shape(ticks - done), state)
                 ready += len(rows)
             count = min(len(rows), ticks - done)
-            out[done : done + count], rows = rows[:count], rows[count:]
+            out[done : done + count] = rows[:count]
+            rows = rows[count:]
             done += count
         if self._rows_in_dumps or not len(rows):
-            before, start = state, ready
+            before = state
+            start = ready
         # in one statement, without calls: no interruption comes in between
         self.tick, self._rows, self._state, self._before, self._start = (
             self.tick + ticks,
@@ -168,9 +176,11 @@ class ExactStream(NoiseStream):
         is fast."""
         if not len(self._rows) and self.tick < self.limit:
             rows, state = self._blocks(self.tick, self.shape(0), self._state)
-            before, start = (
-                (state, self.tick + len(rows)) if self._rows_in_dumps else (self._state, self.tick)
-            )
+            before = self._state
+            start = self.tick
+            if self._rows_in_dumps:
+                before = state
+                start = self.tick + len(rows)
             self._rows, self._state, self._before, self._start = rows, state, before, start
 
     # -- blocks ------------------------------------------------------------------------------------
@@ -178,13 +188,11 @@ class ExactStream(NoiseStream):
     def shape(self, ticks: int) -> tuple[int, int]:
         """(ticks of a block, number of blocks) that are made at once where `ticks` ticks are
         wanted."""
-        size, most = (
-            self.kernel.long_block if self.cells < MANY else BLOCK_TICKS,
-            MOST_TICKS_AT_ONCE,
-        )
-        return size, 1 if self.cells >= 24 else max(
-            1, (512 if ticks <= 512 else most) // size // self.cells
-        )
+        size = self.kernel.long_block if self.cells < MANY else BLOCK_TICKS
+        if self.cells >= 24:
+            return size, 1
+        most = 512 if ticks <= 512 else MOST_TICKS_AT_ONCE
+        return size, max(1, most // size // self.cells)
 
     def _blocks(
         self, start: int, shape: tuple[int, int], state: FloatArray
@@ -197,7 +205,8 @@ class ExactStream(NoiseStream):
         pieces = -(-self.cells // SLICE_CELLS)
         with blas_threads(1):
             for number in range(pieces):
-                low, high = number * self.cells // pieces, (number + 1) * self.cells // pieces
+                low = number * self.cells // pieces
+                high = (number + 1) * self.cells // pieces
                 rows, after[:, :, low:high] = self._piece(
                     start, size, blocks, low, state[:, :, low:high]
                 )
@@ -266,16 +275,12 @@ class ExactStream(NoiseStream):
         """Noise of one cell at ticks start+1 … stop as it is defined: in integers, from the first
         draw on."""
         numbers: list[int] = []
-        state, unit = (
-            np.zeros((self.kernel.rows, 1), dtype=object),
-            Fraction(self.scale) / (1 << self.kernel.bits),
-        )
+        state = np.zeros((self.kernel.rows, 1), dtype=object)
+        unit = Fraction(self.scale) / (1 << self.kernel.bits)
         for first in range(0 if self.kernel.rows else start, stop, MOST_TICKS_AT_ONCE):
             last = min(first + MOST_TICKS_AT_ONCE, stop)
-            z, drawn = (
-                self._normals(first, last, 1, cell).to_ints(),
-                self.kernel.window(first, last)[0],
-            )
+            z = self._normals(first, last, 1, cell).to_ints()
+            drawn = self.kernel.window(first, last)[0]
             for tick in range(first, last, BLOCK_TICKS):
                 low, high = self.kernel.window(tick, tick + BLOCK_TICKS)
                 y, state = self.kernel.step(state, tick, z[low - drawn : high - drawn])
@@ -324,7 +329,10 @@ class ExactStream(NoiseStream):
         if self._rows_in_dumps:
             self._kept = None  # it is large
         # the format holds wide rows as doubles, which are exact below 2^53
-        ready = self._rows.astype(np.float64) if self._rows.dtype == np.int64 else self._rows
+        if self._rows.dtype == np.int64:
+            ready = self._rows.astype(np.float64)
+        else:
+            ready = self._rows
         rows = {"rows": to_bytes(ready)} if self._start > self.tick else {}
         return {"format": _FORMAT, **self._facts(), **own, **rows}
 
@@ -345,13 +353,14 @@ class ExactStream(NoiseStream):
                     "is"
                 )
             secret = Secret.from_hex(dumped["secret"])
-            first, delta, limit = dumped["first_cell"], dumped["numeric_delta"], dumped["limit"]
+            first = dumped["first_cell"]
+            delta = dumped["numeric_delta"]
+            limit = dumped["limit"]
             stream = cls(factorization, scale, cells, secret, first, delta, limit, names)
-            tick, start = (
-                check_count("tick", dumped["tick"], 0),
-                check_count("start", dumped["start"], 0),
-            )
-            packed, ready = dumped["state"], dumped.get("rows", b"")
+            tick = check_count("tick", dumped["tick"], 0)
+            start = check_count("start", dumped["start"], 0)
+            packed = dumped["state"]
+            ready = dumped.get("rows", b"")
             short = len(ready) < 8 * (start - tick) * cells  # whole numbers of 32 bits
             same = all(dumped[key] == value for key, value in stream._facts().items())
         except (KeyError, TypeError, ValueError) as error:
@@ -370,13 +379,18 @@ class ExactStream(NoiseStream):
         ):
             raise SnapshotError(f"the noise state is damaged: tick {tick} of {stream.limit}")
         state = unpack(packed, (stream.kernel.rows, cells), stream.kernel.narrow)
-        stream.tick, stream._start, stream._before, stream._state = start, start, state, state
+        stream.tick = start
+        stream._start = start
+        stream._before = state
+        stream._state = state
         if start > tick:
             (rows,) = of_bytes(ready, ("<i4" if short else "<f8", (start - tick, cells)))
             if (rows % 1).any():
                 raise SnapshotError("the rows of the noise are damaged: they are not whole numbers")
             ready_rows = rows.astype(np.int32 if short else np.int64)
-            stream.tick, stream._rows, stream._rows_in_dumps = tick, ready_rows, True
+            stream.tick = tick
+            stream._rows = ready_rows
+            stream._rows_in_dumps = True
         stream.skip_to(tick)
         return stream
 

@@ -94,7 +94,8 @@ class FilterKernel:
         self.roots_lack: tuple[float, ...] = tuple(roots_lack.tolist())
         self.tops_lack: tuple[float, ...] = tuple(tops_lack.tolist())
         self.constants = constants(self.roots_lack, self.tops_lack, bits)
-        self.eta, self.n = Dyadics(eta or ONE), Dyadics(n or ONE)
+        self.eta = Dyadics(eta or ONE)
+        self.n = Dyadics(n or ONE)
         self.weighted, self.order = eta is not None, len(self.roots_lack)
         self.rows = self.order + self.weighted
         self.narrow = self.order if narrow else 0
@@ -126,14 +127,15 @@ class FilterKernel:
         if self.bits == DRAW_BITS:
             return 0.0  # `direct`: nothing is rounded
         a, floor = (self.eta.largest(ticks), 1.0) if self.weighted else (1.0, 0.0)
-        table, blocks = self.constants, -(-ticks // BLOCK_TICKS)
+        table = self.constants
+        blocks = -(-ticks // BLOCK_TICKS)
         tick = 1.0 + 2 * floor + BLOCK_TICKS / 2 * SIGMAS * a
         for gain, memory, inflow in table.bounds:
             fresh = 1.0 + (2 * SIGMAS + 1) * a / 2 + BLOCK_TICKS / 2 * SIGMAS * a + inflow * floor
-            kept = fresh * min(blocks, memory)
-            if kept * 2.0**-self.bits > a / 2:
+            buffered = fresh * min(blocks, memory)
+            if buffered * 2.0**-self.bits > a / 2:
                 return math.inf
-            tick += (gain + 2.0**-self.bits) * kept + (2 * SIGMAS + 1) * a / 2
+            tick += (gain + 2.0**-self.bits) * buffered + (2 * SIGMAS + 1) * a / 2
         return ((self.n.total(ticks) * tick + ticks) if self.weighted else tick) * (1 + 1e-6)
 
     # -- the recurrence ----------------------------------------------------------------------------
@@ -143,7 +145,8 @@ class FilterKernel:
     ) -> tuple[ObjectArray, ObjectArray]:
         """(Y, state after) of 32 ticks: Y with `bits` fractional bits, (32, cells), from z·2^128 of
         (32, cells)."""
-        table, buffers = self.constants, state[: self.order]
+        table = self.constants
+        buffers = state[: self.order]
         x = self.eta.times(start, z << self.bits - DRAW_BITS)
         w = np.asarray(table.output @ np.concatenate([x, buffers]) >> self.bits, dtype=object)
         after = np.asarray((table.decay * buffers + table.feed @ x) >> self.bits, dtype=object)
@@ -182,7 +185,9 @@ class FilterKernel:
     def _units(self) -> tuple[AnyArray, FloatArray, FloatArray, float]:
         """Knots, the largest product of units of inputs and n between each and the next, its sum
         over ticks; ‖L_t‖."""
-        knots, values, eta = self.n.line.knots, self.n.line.values, self.eta.line
+        knots = self.n.line.knots
+        values = self.n.line.values
+        eta = self.eta.line
         so_far = np.maximum.accumulate(eta.values)
         ahead = np.maximum.accumulate(values[::-1])[::-1]
         # a call that reaches the ticks between two knots begins after `before` and ends before
@@ -214,14 +219,22 @@ class FilterKernel:
         with `fine` the sum of two (of one for `optimal`), which takes longer and whose bound is
         little more than `drift`.
         """
-        numbers, d, cells = self._public(start, size, blocks), self.order, normals.shape[1]
+        numbers = self._public(start, size, blocks)
+        d = self.order
+        cells = normals.shape[1]
         inputs = np.empty((5, size + d, blocks, cells))  # of a block, then the buffers before it
         weigh(normals, numbers, inputs[:, :size])
         after = carry(state[:, :d], numbers, inputs)
-        w, error = respond_finely(inputs, numbers) if fine else respond(inputs, numbers)
+        if fine:
+            w, error = respond_finely(inputs, numbers)
+        else:
+            w, error = respond(inputs, numbers)
         if self.weighted:
             level = add_up_blocks(state[:, d], inputs, numbers)
-            noise = add_up_finely(w, level, numbers) if fine else add_up(w, level, numbers)
+            if fine:
+                noise = add_up_finely(w, level, numbers)
+            else:
+                noise = add_up(w, level, numbers)
             after = np.concatenate([after, level[:, -1:]], axis=1)
             error = size * numbers.unit_n * error
             error += (2.0**-100 if fine else 4 * ROUNDING) * float(np.abs(level[0]).max())
@@ -230,7 +243,8 @@ class FilterKernel:
         return noise.swapaxes(1, 2).reshape(len(noise), -1, cells), numbers.drift + error, after
 
     def _public_numbers(self, start: int, size: int, blocks: int) -> Public:
-        matrices, unit = self._tables(size), power_above(self.eta.largest(start + size * blocks))
+        matrices = self._tables(size)
+        unit = power_above(self.eta.largest(start + size * blocks))
         eta = cut(*self.eta.pairs(start, size, blocks), unit)
         high, low = self.n.pairs(start, size, blocks)
         unit_n = power_above(float(high.max()))
@@ -255,9 +269,12 @@ def weigh(normals: Normals, numbers: Public, x: FloatArray) -> None:
 def carry(buffers: FloatArray, numbers: Public, inputs: FloatArray) -> FloatArray:
     """*Feeds* and *buffers*: fill in those before every block, after its inputs; returns those
     after the last one."""
-    matrices, unit = numbers.matrices, numbers.unit
-    size, blocks = matrices.output.shape[1], inputs.shape[2]
-    x, before = inputs[:, :size], inputs[:, size:]
+    matrices = numbers.matrices
+    unit = numbers.unit
+    size = matrices.output.shape[1]
+    blocks = inputs.shape[2]
+    x = inputs[:, :size]
+    before = inputs[:, size:]
     fed = settle(product(matrices.feed, x.reshape(5, size, -1), np.matmul), unit).reshape(
         before.shape
     )
@@ -289,8 +306,10 @@ def add_up_blocks(level: FloatArray, inputs: FloatArray, numbers: Public) -> Flo
 
 def respond(inputs: FloatArray, numbers: Public) -> tuple[FloatArray, float]:
     """*In doubles*: (w, its error, with room for that of the sums in `add_up`)."""
-    matrices, (top, highest) = numbers.matrices, _largest(inputs, numbers)
-    size, order = matrices.output.shape[1], len(inputs[0]) - matrices.output.shape[1]
+    matrices = numbers.matrices
+    top, highest = _largest(inputs, numbers)
+    size = matrices.output.shape[1]
+    order = len(inputs[0]) - matrices.output.shape[1]
     responses, readouts = matrices.row_sums
     w = (matrices.output[4] @ inputs[4].reshape(size + order, -1)).reshape(size, *inputs.shape[2:])
     return w, (3 * size + order + 16) * ROUNDING * (responses * top + readouts * highest)
@@ -298,8 +317,10 @@ def respond(inputs: FloatArray, numbers: Public) -> tuple[FloatArray, float]:
 
 def respond_finely(inputs: FloatArray, numbers: Public) -> tuple[FloatArray, float]:
     """*Finely*: (w in slices, its error, with room for that of the sums in `add_up_finely`)."""
-    matrices, (top, highest) = numbers.matrices, _largest(inputs, numbers)
-    size, (responses, readouts) = matrices.output.shape[1], matrices.row_sums
+    matrices = numbers.matrices
+    top, highest = _largest(inputs, numbers)
+    size = matrices.output.shape[1]
+    responses, readouts = matrices.row_sums
     w = product(matrices.output, inputs.reshape(5, len(inputs[0]), -1), np.matmul)
     error = (responses + readouts + 1) * (numbers.unit + top + highest)
     error *= (size + 8) * ROUNDING * 2.0**-20 + 2.0**-70
@@ -316,7 +337,8 @@ def add_up(w: FloatArray, level: FloatArray, numbers: Public) -> FloatArray:
 
 def add_up_finely(w: FloatArray, level: FloatArray, numbers: Public) -> FloatArray:
     """*Finely*: Y + Σ n·w in pairs."""
-    n, steps = numbers.n, numbers.n[0] * w[0]
+    n = numbers.n
+    steps = numbers.n[0] * w[0]
     check_sums(len(steps) * steps, np.zeros(()), numbers.unit * numbers.unit_n)
     noise = np.stack(two_sum(_running(steps), level[0, :-1]))
     noise[1] += _running(n[0] * w[3] + n[3] * w[4]) + level[1, :-1]

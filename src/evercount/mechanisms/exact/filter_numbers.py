@@ -169,8 +169,10 @@ def constants(
 ) -> Constants:
     """The matrices of Π(1 − top_j·z)/Π(1 − root_i·z) over `size` ticks, from the dyadic 1 − root
     and 1 − top."""
-    roots, one = [1 - Fraction(lack) for lack in roots_lack], 1 << _WORK_BITS
-    response, bounds = np.asarray([one] + [0] * (size - 1), dtype=object), []
+    roots = [1 - Fraction(lack) for lack in roots_lack]
+    one = 1 << _WORK_BITS
+    response = np.asarray([one] + [0] * (size - 1), dtype=object)
+    bounds = []
     d = len(roots)
     readouts, feeds, decay = (
         np.empty(shape, dtype=object) for shape in ((size, d), (d, size), (d, 1))
@@ -188,7 +190,8 @@ def constants(
             powers[k + 1] = powers[k] * root.numerator // root.denominator
         gain = weight * (1 << shift)
         readouts[:, i] = gain.numerator * powers[:-1] // gain.denominator
-        feeds[i], decay[i] = powers[:0:-1] >> shift, powers[-1]
+        feeds[i] = powers[:0:-1] >> shift
+        decay[i] = powers[-1]
         response[1:] += readouts[1:, i] >> shift
         limits = (abs(gain), 1 / (1 - root**size), Fraction(sum(feeds[i]), one))
         bounds.append(tuple(float(limit) * (1 + 1e-9) for limit in limits))
@@ -214,10 +217,8 @@ class Dyadics:
         """
         first = int(np.searchsorted(self.line.knots, start, side="right")) - 1
         piece = slice(first, int(np.searchsorted(self.line.knots, start + ticks, side="left")) + 1)
-        knots, ratios = (
-            self.line.knots[piece],
-            [value.as_integer_ratio() for value in self.line.values[piece].tolist()],
-        )
+        knots = self.line.knots[piece]
+        ratios = [value.as_integer_ratio() for value in self.line.values[piece].tolist()]
         lengths = np.append(np.diff(knots), 1)
         h = (
             max(denominator for _, denominator in ratios).bit_length()
@@ -236,11 +237,10 @@ class Dyadics:
         """Exact weights as high + low, each (size, blocks)."""
         numerators, h = self.block(start, size * blocks)
         high = numerators.astype(np.float64)
-        whole = (
-            high.astype(np.int64)
-            if numerators.dtype == np.int64
-            else np.vectorize(int, otypes=[object])(high)
-        )
+        if numerators.dtype == np.int64:
+            whole = high.astype(np.int64)
+        else:
+            whole = np.vectorize(int, otypes=[object])(high)
         low = (numerators - whole).astype(np.float64)
         high, low = (
             np.ascontiguousarray((part * 2.0**-h).reshape(blocks, size).T) for part in (high, low)
@@ -297,8 +297,10 @@ def tables(
     They serve `most` blocks at a time, or fewer, so that sums of slices stay exact; those of one
     block always do.
     """
-    exact, d = constants(roots, tops, _SLICED_BITS, size), len(roots)
-    output, feed = of_integers(exact.output, _SLICED_BITS), of_integers(exact.feed, _SLICED_BITS)
+    exact = constants(roots, tops, _SLICED_BITS, size)
+    d = len(roots)
+    output = of_integers(exact.output, _SLICED_BITS)
+    feed = of_integers(exact.feed, _SLICED_BITS)
     powers = np.full((d, most + 1), 1 << _SLICED_BITS, dtype=object)
     for k in range(most):
         powers[:, k + 1] = powers[:, k] * exact.decay[:, 0] >> _SLICED_BITS
@@ -317,14 +319,17 @@ def tables(
     check_exact(feed, largest_inputs(size, 0))
 
     # lemma 10; every sum of entries gets room for its own rounding
-    responses, readouts = _most(output[4, :, :size]), _most(output[4, :, size:])
+    responses = _most(output[4, :, :size])
+    readouts = _most(output[4, :, size:])
     sums = responses * size + readouts * size  # magnitudes of a row of weights that adds up a block
     entry = product_error(size, max(responses, _most(columns[4])), 1.0) + 2.0**-83
     total = product_error(size + d, sums, BUFFER) + entry * (65 * size + BUFFER * d) + 2.0**-72
     total += 2.0**-83 * sums  # rounding of weighted inputs
-    drift, buffer_error = total, 0.0
+    drift = total
+    buffer_error = 0.0
     for i, (lack, (gain, memory, _)) in enumerate(zip(roots, exact.bounds, strict=True)):
-        flow, past = float(inflow[i, 0]), float(chain[0, i, -1, 1:].sum())
+        flow = float(inflow[i, 0])
+        past = float(chain[0, i, -1, 1:].sum())
         # rounding of a feed, of the links before and after a block, and of kept buffers, which a
         # dump may cut
         own = product_error(size, flow, 65.0) + 2.0**-83 * flow
