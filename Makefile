@@ -182,7 +182,7 @@ release-check: $(STAMP)  ## what RELEASING.md asks for before a tag: a line for 
 deploy-test:  ## by hand before a release: the image and the compose file with podman (Debian, as root) [11 min, 3 GB]
 	$(PYTHON) tools/deploy_test.py
 
-reference: $(STAMP)  ## docs/reference/*.md from the commands, the routes and the errors [10 s]
+reference: $(STAMP)  ## docs/reference/*.md and the signatures of declare, plan and release, from the code [10 s]
 	$(BIN)/python tools/reference.py
 
 system:  ## a browser, PostgreSQL, proxies and linters, for the tests that use the real ones (Debian, as root); starts none of them [2 min, 1 GB]

@@ -97,7 +97,7 @@ def declared(folder: Path, caps: dict[str, Any] | None = None) -> StreamDeclarat
     """Hourly counts per region; with `caps` users are protected."""
     from evercount.declarations.declaration import StreamDeclaration
     from evercount.declarations.fields import Columns
-    from evercount.front_door.declare_stream import keys_of
+    from evercount.front_door.key_lists import keys_of
     from evercount.privacy import Budget
     from evercount.queries import Histogram
 

@@ -20,7 +20,7 @@ def release(folder: Path, cells: int, horizon: int | None, delta: float = 1e-9) 
     """Run the command in this process and measure it, next to what a plan states."""
     from evercount import Budget, Histogram
     from evercount.cli import app
-    from evercount.planning.special_plans import measure_resources
+    from evercount.planning.resources import measure_resources
 
     (folder / "keys.txt").write_text("".join(f"key-{i}\n" for i in range(cells)))
     rows = "".join(f"2026-01-01T0{i % TICKS}:00:00,key-{i}\n" for i in range(1000))

@@ -25,7 +25,7 @@ import numpy as np
 
 from evercount import Budget, Count, Stream
 from evercount.engine.build import make_noise
-from evercount.engine.noise_choice import planned_errors
+from evercount.engine.worst_errors import planned_errors
 from evercount.factorizations.laplace_choice import pure_factorization
 from evercount.noise import Secret
 

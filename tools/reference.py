@@ -1,7 +1,8 @@
-"""Write the reference pages that follow from the code: commands, HTTP API, exit codes, metrics.
+"""Write what follows from the code: the reference pages of commands, HTTP API, exit codes and
+metrics, and the signatures of `declare`, `plan` and `release`.
 
-python tools/reference.py            writes docs/reference/*.md
-python tools/reference.py --check    fails if a page is not what the code says
+python tools/reference.py            writes docs/reference/*.md and the signatures
+python tools/reference.py --check    fails if a page or a signature is not what the code says
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
 import evercount.errors
+import signatures
 from evercount.cli import app
 
 FOLDER = Path(__file__).parents[1] / "docs" / "reference"
@@ -66,18 +68,13 @@ def command_section(path: str, command: Any) -> str:
     for parameter in command.params:
         if getattr(parameter, "hidden", False):
             continue
-        if parameter.param_type_name == "argument":
-            name = f"`{parameter.name.upper()}`"
-        else:
-            name = ", ".join(
-                f"`{option}`" for option in [*parameter.opts, *parameter.secondary_opts]
-            )
-        default = (
-            ""
-            if parameter.default in (None, False, ()) or callable(parameter.default)
-            else parameter.default
-        )
-        shown = f"`{default}`" if default != "" else ("required" if parameter.required else "")
+        name = f"`{parameter.name.upper()}`"
+        if parameter.param_type_name != "argument":
+            options = [*parameter.opts, *parameter.secondary_opts]
+            name = ", ".join(f"`{option}`" for option in options)
+        shown = "required" if parameter.required else ""
+        if parameter.default not in (None, False, "", ()) and not callable(parameter.default):
+            shown = f"`{parameter.default}`"
         rows.append(
             f"| {name} | {one_line(getattr(parameter, 'help', None) or '')} | {one_line(shown)} |"
         )
@@ -261,19 +258,22 @@ PAGES = {
 
 
 def main(arguments: list[str]) -> int:
-    """Write the pages, or compare them with what lies there."""
-    stale = []
+    """Write the signatures and the pages, or compare them with what lies there."""
+    check = "--check" in arguments
+    stale = signatures.update(write=not check)
     for name, page in PAGES.items():
-        text, path = page().rstrip() + "\n", FOLDER / name
-        if "--check" in arguments:
+        text = page().rstrip() + "\n"
+        path = FOLDER / name
+        if check:
             if not path.exists() or path.read_text(encoding="utf-8") != text:
                 stale.append(name)
         else:
             path.parent.mkdir(exist_ok=True)
             path.write_text(text, encoding="utf-8")
-    if stale:
-        sys.stderr.write(f"not what the code says: {', '.join(stale)}; run `make reference`\n")
-    return 1 if stale else 0
+    if not check or not stale:
+        return 0
+    sys.stderr.write(f"not what the code says: {', '.join(stale)}; run `make reference`\n")
+    return 1
 
 
 if __name__ == "__main__":

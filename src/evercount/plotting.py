@@ -113,6 +113,7 @@ def new_axes(width: float = 9.0, height: float = 4.5) -> Axes:
 
 
 def _png(figure: Any) -> bytes:
+    """Draw a figure as a PNG."""
     picture = BytesIO()
     figure.savefig(picture, format="png", dpi=100)
     return picture.getvalue()
@@ -134,9 +135,9 @@ def save(axes: Axes, target: str | Path) -> None:
         with matplotlib.rc_context({"path.simplify": False}):
             figure.savefig(str(target), dpi=150)
     except (OSError, ValueError) as error:
-        reason = (error.strerror if isinstance(error, OSError) else None) or str(error).partition(
-            "\n"
-        )[0]
+        reason = str(error).partition("\n")[0]
+        if isinstance(error, OSError) and error.strerror:
+            reason = error.strerror
         raise ParameterError(f"no chart can be written to {str(target)!r}: {reason}") from error
 
 
@@ -160,8 +161,12 @@ def band_plot(
         raise ParameterError(
             f'draw into a file such as "daily.png" or into axes, got {target!r:.80}'
         )
-    axes: Axes = new_axes() if target is None or isinstance(target, str | Path) else target
-    keep, x = thin(len(ticks)), ticks if times is None else times
+    if target is None or isinstance(target, str | Path):
+        axes: Axes = new_axes()
+    else:
+        axes = target
+    keep = thin(len(ticks))
+    x = ticks if times is None else times
     for i, label in enumerate(labels):
         shown = np.isfinite(values[keep, i])
         # a line of one number cannot be seen, nor can its band
@@ -196,16 +201,7 @@ def band_plot(
     if times is None:
         axes.set_xlabel("tick")
     else:
-        from matplotlib import dates
-
-        untyped: Any = dates
-        if len(times) == 1:  # else the axis has years on both sides
-            day = np.timedelta64(1, "D")
-            axes.set_xlim(times[0] - day, times[0] + day)
-        locator = untyped.AutoDateLocator(tz=zone)
-        axes.xaxis.set_major_locator(locator)
-        axes.xaxis.set_major_formatter(untyped.ConciseDateFormatter(locator, tz=zone))
-        axes.set_xlabel(f"start of the tick ({zone or 'UTC'})")
+        _set_time_axis(axes, times, zone)
     axes.set_ylabel("published number")
     axes.set_title(title, fontsize=9, loc="left")
     if len(labels) > 1:
@@ -213,6 +209,20 @@ def band_plot(
     if isinstance(target, str | Path):
         save(axes, target)
     return axes
+
+
+def _set_time_axis(axes: Axes, times: TimeArray, zone: tzinfo | None) -> None:
+    """Label the x axis with the starts of ticks, by the clock of a zone."""
+    from matplotlib import dates
+
+    untyped: Any = dates
+    if len(times) == 1:  # else the axis has years on both sides
+        day = np.timedelta64(1, "D")
+        axes.set_xlim(times[0] - day, times[0] + day)
+    locator = untyped.AutoDateLocator(tz=zone)
+    axes.xaxis.set_major_locator(locator)
+    axes.xaxis.set_major_formatter(untyped.ConciseDateFormatter(locator, tz=zone))
+    axes.set_xlabel(f"start of the tick ({zone or 'UTC'})")
 
 
 def error_plot(
@@ -230,7 +240,8 @@ def error_plot(
             continue
         edges, least, most = bands[name]
         steps = np.asarray(edges) - 0.5  # the tick is in the middle of its step
-        low, high = [*least, least[-1]], [*most, most[-1]]
+        low = [*least, least[-1]]
+        high = [*most, most[-1]]
         axes.fill_between(
             steps, low, high, step="post", color=line_style(i)["color"], alpha=0.25, linewidth=0
         )
@@ -283,12 +294,13 @@ def chart_html(
         if np.isfinite(value)
     )
     flat = without_trend(*(part[:, :CHARTED_CELLS] for part in (values, low, high)))
-    note = (
-        "<p>The noise is wider than the ups and downs: no trend can be read from this.</p>"
-        if flat.all()
-        else ""
-    )
-    more = f"<p>and {len(cells) - LISTED_CELLS} more cells</p>" if len(cells) > LISTED_CELLS else ""
+    if flat.all():
+        note = "<p>The noise is wider than the ups and downs: no trend can be read from this.</p>"
+    else:
+        note = ""
+    more = ""
+    if len(cells) > LISTED_CELLS:
+        more = f"<p>and {len(cells) - LISTED_CELLS} more cells</p>"
     picture = ""
     if axes is not None:
         encoded = b64encode(_png(axes.get_figure())).decode()
@@ -304,7 +316,9 @@ def chart_html(
 
 def _format(number: float) -> str:
     """A number as people write it: no exponents for large ones, four digits for small ones."""
-    return f"{number:,.0f}" if 1000 <= abs(number) < 1e15 else f"{number:.4g}"
+    if 1000 <= abs(number) < 1e15:
+        return f"{number:,.0f}"
+    return f"{number:.4g}"
 
 
 def without_trend(values: FloatArray, low: FloatArray, high: FloatArray) -> BoolArray:
@@ -313,6 +327,7 @@ def without_trend(values: FloatArray, low: FloatArray, high: FloatArray) -> Bool
     if not len(values):
         return np.zeros(values.shape[1], dtype=bool)
     wider = float(simultaneous_quantile(len(values), 0.05) / simultaneous_quantile(1, 0.05))
-    bottom, top = values - (values - low) * wider, values + (high - values) * wider
+    bottom = values - (values - low) * wider
+    top = values + (high - values) * wider
     highest = np.max(bottom, axis=0, initial=-np.inf, where=~np.isnan(bottom))
     return np.asarray(highest <= np.min(top, axis=0, initial=np.inf, where=~np.isnan(top)))

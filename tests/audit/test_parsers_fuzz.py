@@ -26,7 +26,7 @@ from evercount.declarations.schedule import (
     zone_named,
 )
 from evercount.declarations.streams_file import read_declarations
-from evercount.engine.build_parameters import pack, unpack
+from evercount.engine.snapshot_format import pack, unpack
 from evercount.errors import EvercountError, MessageRejected, SnapshotError
 from evercount.files.release_job import Job
 from evercount.files.release_run import release_file

@@ -16,7 +16,7 @@ from evercount._validate import FloatArray
 from evercount.bounds.least_variance import least_variance
 from evercount.errors import ParameterError
 from evercount.noise.laplace_sampler import variance
-from evercount.planning.plan_views import any_noise, distances
+from evercount.planning.distances import any_noise, distances
 
 PROMISES = [(1.0, 0.01), (1.0, 0.3), (1.0, 0.5), (0.5, 0.05), (2.0, 1e-3), (0.3, 0.2), (3.0, 0.05)]
 

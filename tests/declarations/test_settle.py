@@ -17,7 +17,7 @@ from evercount.consume.log_sources import Messages, Positions
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.settle import Settled, settle
 from evercount.engine import build, noise_choice
-from evercount.engine.build_parameters import pack, unpack
+from evercount.engine.snapshot_format import pack, unpack
 from evercount.errors import Conflict, ParameterError
 from evercount.factorizations import fit_blend
 from evercount.noise.secret import insecure_secret

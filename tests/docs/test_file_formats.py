@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from evercount.engine.build_parameters import DIGEST_BYTES, MAGIC
 from evercount.engine.release_table import COLUMNS
+from evercount.engine.snapshot_format import DIGEST_BYTES, MAGIC
 from evercount.files.bad_rows import FIELDS
 from evercount.store import schema
 

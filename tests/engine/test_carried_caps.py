@@ -12,7 +12,7 @@ import pytest
 
 from evercount import ActiveUsers, Budget, Count, DiscoveredKeys, DistinctUsers
 from evercount.engine.build import choose_engine, squared_norm
-from evercount.engine.user_counting import check_hands_on
+from evercount.engine.carried_caps import check_hands_on
 from evercount.errors import ParameterError
 from evercount.factorizations import Dense, factorization
 from evercount.factorizations.independent import Direct

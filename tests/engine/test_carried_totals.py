@@ -12,8 +12,8 @@ import pytest
 
 from evercount import Budget, Count, Histogram, Secret, Stream
 from evercount._validate import FloatArray
+from evercount.engine.carried_totals import CarriedTotals, check_carries
 from evercount.engine.release_table import ReleaseTable
-from evercount.engine.views import CarriedTotals, check_carries
 from evercount.errors import ParameterError
 from evercount.queries import EXAMPLE_PARAMETERS, QUERIES, build_query
 

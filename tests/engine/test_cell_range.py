@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from evercount import Average, Budget, Count, Histogram, Secret, Stream, Sum
+from evercount.engine.cell_range import CellRange, can_be_cut, cut_cells
 from evercount.engine.release_table import ReleaseTable
-from evercount.engine.revisions import CellRange, can_be_cut, cut_cells
 from evercount.errors import ParameterError, SnapshotError
 from tiers import soak_but
 

@@ -11,7 +11,7 @@ import pytest
 
 from evercount import Average, Budget, Count, Histogram, Secret, Stream, Sum
 from evercount.engine.build import choose_engine, make_noise
-from evercount.engine.build_parameters import unpack
+from evercount.engine.snapshot_format import unpack
 from evercount.factorizations import FACTORIZATIONS, SquareRoot, factorization
 from evercount.local import LocalClient, LocalPlan
 from evercount.mechanisms.exact.exact_noise import ExactStream

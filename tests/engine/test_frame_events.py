@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from evercount import Budget, Count, DiscoveredKeys, Histogram, Stream
-from evercount.engine.user_counting import plain_events
+from evercount.engine.frame_events import plain_events
 from evercount.errors import InputError
 from evercount.noise import Secret
 from evercount.queries import QUERIES, Query

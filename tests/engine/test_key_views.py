@@ -11,7 +11,7 @@ import pytest
 from scipy.stats import binom
 
 from evercount import Budget, Count, DiscoveredKeys, Releases, Secret, Stream
-from evercount.engine.take_views import key_view
+from evercount.engine.key_views import key_view
 from evercount.engine.views import Difference, View
 from evercount.errors import ParameterError
 from many_streams import SECRET, discoveries, least_share

@@ -15,10 +15,11 @@ from evercount.declarations.cautions import declares_again, differences
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.schedule import Schedule
 from evercount.declarations.settle import Settled, settle, with_noise_of
-from evercount.engine import noise_choice
+from evercount.engine import noise_choice, worst_errors
 from evercount.engine.build import choose_engine
 from evercount.engine.error_model import ErrorModel
-from evercount.engine.noise_choice import MARGIN, candidates, choose_noise, least_alone, view_stds
+from evercount.engine.noise_choice import MARGIN, candidates, choose_noise, least_alone
+from evercount.engine.worst_errors import view_stds
 from evercount.errors import BudgetExceeded, ParameterError, UnknownName
 from evercount.factorizations.blend import round_root
 from evercount.factorizations.laplace_choice import is_pure_name
@@ -511,7 +512,7 @@ def test_a_plan_computes_each_error_once(
         noise_choice._view_std,
     ):
         kept.cache_clear()
-    seen, own = [], noise_choice.worst_std
+    seen, own = [], worst_errors.worst_std
 
     def watched(model: ErrorModel, width: int | None, last: int) -> float:
         engine = model.factorization
@@ -521,7 +522,7 @@ def test_a_plan_computes_each_error_once(
         )
         return own(model, width, last)
 
-    monkeypatch.setattr(noise_choice, "worst_std", watched)
+    monkeypatch.setattr(worst_errors, "worst_std", watched)
     plan_views(GAUSSIAN, horizon, ALL)
     assert len(seen) > 10
     assert len(seen) == len(set(seen))

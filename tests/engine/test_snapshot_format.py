@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from evercount.engine.build_parameters import (
+from evercount.engine.snapshot_format import (
     DIGEST_BYTES,
     MAGIC,
     PIECE,

@@ -10,7 +10,7 @@ import pytest
 
 from evercount import Budget, Count, Stream
 from evercount.engine.build import choose_engine
-from evercount.engine.noise_choice import planned_errors, worst_std
+from evercount.engine.worst_errors import planned_errors, worst_std
 from evercount.planning import plan
 from evercount.planning.plan_views import plan_views
 from tiers import soak_but

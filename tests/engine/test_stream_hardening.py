@@ -13,10 +13,10 @@ import pytest
 
 from evercount import Average, Budget, Count, Histogram, Secret, Stream, Sum
 from evercount.engine import state as state_module
-from evercount.engine.build_parameters import pack, unpack
 from evercount.engine.release import Releases
+from evercount.engine.retries import fingerprint
+from evercount.engine.snapshot_format import pack, unpack
 from evercount.engine.state import postprocessed
-from evercount.engine.user_counting import fingerprint
 from evercount.errors import (
     AlreadyReleased,
     EvercountError,

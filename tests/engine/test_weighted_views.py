@@ -12,8 +12,9 @@ import pytest
 from evercount import Average, Budget, Count, DiscoveredKeys, Histogram, Secret, Stream
 from evercount._validate import FloatArray
 from evercount.engine.build import Decayed
-from evercount.engine.noise_choice import candidates, worst_of_view
+from evercount.engine.noise_choice import candidates
 from evercount.engine.weighted_errors import decayed_std
+from evercount.engine.worst_errors import worst_of_view
 from evercount.errors import ParameterError, TooLarge, UnknownName
 from evercount.planning.plan_views import plan_views
 

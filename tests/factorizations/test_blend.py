@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from evercount import Count
-from evercount.engine.user_counting import check_hands_on
+from evercount.engine.carried_caps import check_hands_on
 from evercount.errors import ParameterError
 from evercount.factorizations import participation as module
 from evercount.factorizations.base import counting_matrix

@@ -10,7 +10,7 @@ from evercount import Budget, Count, Histogram, Secret, Stream
 from evercount.errors import ParameterError, UnknownName
 from evercount.factorizations import Balanced, Factorization, Periods, factorization
 from evercount.graphs import Edges
-from evercount.planning.plan_views import largest
+from evercount.planning.output_errors import largest
 from tiers import soak_but
 
 SECRET = Secret.from_hex("3b" * 32)

@@ -20,7 +20,7 @@ from sqlalchemy.engine.default import DefaultDialect
 from evercount import Budget, Count, Stream
 from evercount.cli import app
 from evercount.declarations.tick_marks import TickMark
-from evercount.engine.build_parameters import pack
+from evercount.engine.snapshot_format import pack
 from evercount.errors import SnapshotError, StoreError
 from evercount.files.keeper import Closed, State
 from evercount.files.output_file import OutputFile

@@ -18,7 +18,7 @@ import pytest
 
 import evercount
 from evercount import Budget, Count, Histogram, Ledger, Secret, StreamDeclaration
-from evercount.cli.release_command import PARAMETERS, as_options
+from evercount.cli.spelling import as_options, command_options
 from evercount.errors import (
     BadRows,
     EvercountError,
@@ -538,9 +538,9 @@ def test_messages_and_options_of_the_command_are_those_of_the_function() -> None
         as_options("add `zone`, `views` and `new_noise_stream`")
         == "add --zone, --view and --new-noise-stream"
     )
-    assert {"state", "zone", "low", "views", "ledger"} <= set(PARAMETERS)
+    assert {"state", "zone", "low", "views", "ledger"} <= set(command_options())
     text = evercount.release.__doc__ or ""
-    assert all(f"\n        {name}: " in text for name in PARAMETERS)
+    assert all(f"\n        {name}: " in text for name in command_options())
 
 
 KILLED = """
@@ -592,4 +592,4 @@ def test_what_a_release_takes_is_not_declared() -> None:
     with pytest.raises(
         ParameterError, match=r"`end` belongs to `release`, .*: release\(data, daily, end=…\)"
     ):
-        evercount.declare(time="when", every="1h", epsilon=1, end="2026-03-02")  # type: ignore[call-arg]
+        evercount.declare(time="when", every="1h", epsilon=1, end="2026-03-02")  # type: ignore[arg-type]

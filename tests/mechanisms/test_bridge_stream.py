@@ -13,7 +13,7 @@ import pytest
 
 from bridge_likelihood import log_likelihood, noise_of, rates_of
 from evercount import Budget, Stream
-from evercount.engine.build_parameters import unpack
+from evercount.engine.snapshot_format import unpack
 from evercount.errors import HorizonReached, ParameterError, SnapshotError
 from evercount.factorizations.laplace_bridge import UNITS, Bridge, Design, design_for
 from evercount.factorizations.laplace_choice import EndlessBridge

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evercount.engine.build_parameters import pack, unpack
+from evercount.engine.snapshot_format import pack, unpack
 from evercount.errors import HorizonReached, ParameterError, PrecisionReached, SnapshotError
 from evercount.factorizations import (
     Balanced,

@@ -15,7 +15,7 @@ from evercount import Budget
 from evercount.cli import app
 from evercount.errors import ParameterError, UnknownName
 from evercount.planning.compare import plan
-from evercount.planning.special_plans import ONES, SparseComparison, plan_sparse_count
+from evercount.planning.compare_sparse import ONES, SparseComparison, plan_sparse_count
 from evercount.queries import build_query
 from evercount.sparse import SparseCount
 from evercount.sparse.budget_split import plan_sparse

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from evercount import Budget, Count, DiscoveredKeys, Secret, Stream
 from evercount.cli import app
-from evercount.planning.special_plans import plan_discovery
+from evercount.planning.discovery_plan import plan_discovery
 
 BUDGET = Budget(1.0, 1e-3)
 

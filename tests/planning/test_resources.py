@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from evercount import Budget, Count, Histogram
-from evercount.planning.special_plans import measure_resources
+from evercount.planning.resources import measure_resources
 
 BENCH = Path(__file__).parents[2] / "benchmarks" / "bench_release_memory.py"
 CELLS = 30_000

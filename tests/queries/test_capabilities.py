@@ -38,8 +38,9 @@ BUILD = {
     "declarations/declaration.py": "what is released where days are revised",
     "engine/build_parameters.py": "makes queries of parts and of days out of others",
     "planning/compare.py": "a plan without a query is one of `Count`",
+    "planning/distances.py": "as `compare.py`",
     "planning/plan_views.py": "as `compare.py`",
-    "planning/special_plans.py": "a sample stream with so many cells",
+    "planning/resources.py": "a sample stream with so many cells",
     "reproduce": "the paper's statements are about certain queries",
 }
 """Where queries may be named outside `queries/`, with the reason."""

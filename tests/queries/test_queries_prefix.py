@@ -14,7 +14,7 @@ import pytest
 from evercount import Budget, Stream
 from evercount.audit.sensitivity import SensitivityReport, Universe, audit_sensitivity, whole_ticks
 from evercount.declarations.declaration import StreamDeclaration
-from evercount.engine.build_parameters import pack, unpack
+from evercount.engine.snapshot_format import pack, unpack
 from evercount.errors import InputError, ParameterError, SnapshotError, TooLarge
 from evercount.queries import prefix, register_encoder
 from evercount.queries.histogram import Histogram

@@ -15,7 +15,7 @@ from typer import Option
 from typer.core import TyperGroup
 
 from evercount import __version__
-from evercount.errors import EvercountError, StoreError
+from evercount.errors import EvercountError, MissingExtra, StoreError
 from evercount.front_door.missing_parts import missing_extra
 
 CommandsByName = dict[str, Any]
@@ -133,13 +133,19 @@ class Commands(TyperGroup):
 
 def _refused(error: EvercountError) -> typer.Exit:
     """Print an error as one line; return the exit of its kind."""
-    from evercount.cli.release_command import as_options
-
-    message = str(error)
-    if isinstance(error, StoreError):
-        message = error.for_operator()
-    typer.echo(f"error: {as_options(message)}", err=True)
+    typer.echo(f"error: {_message(error)}", err=True)
     return typer.Exit(error.exit_code)
+
+
+def _message(error: EvercountError) -> str:
+    """Write the message of an error, with options as commands spell them."""
+    from evercount.cli.spelling import as_options
+
+    if isinstance(error, MissingExtra):
+        return str(error)  # the options need a package that may be the missing one
+    if isinstance(error, StoreError):
+        return as_options(error.for_operator())
+    return as_options(str(error))
 
 
 app = typer.Typer(

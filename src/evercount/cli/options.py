@@ -1,5 +1,8 @@
 """What several commands share: options, the parameters of a query, the streams of a file, and a bar
-of progress."""
+of progress.
+
+An option that `release` has, too, takes its description from there: `front_door/options.py`.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from typer import Argument, Option
 
 from evercount._validate import check_name, strict_json
 from evercount.errors import ParameterError
+from evercount.front_door.options import describe
 
 if TYPE_CHECKING:
     from evercount.declarations.declaration import StreamDeclaration
@@ -35,9 +39,9 @@ Parameters = Annotated[
     Option("--parameter", "-p", help="Query parameter KEY=VALUE (JSON), repeatable."),
 ]
 Adjacency = Annotated[str, Option(help="add-remove or replace.")]
-MaxEvents = Annotated[int | None, Option(help="Events counted per person and period.")]
-MaxPerTick = Annotated[int | None, Option(help="Events counted per person and tick.")]
-MaxTicks = Annotated[int | None, Option(help="Ticks in which a person counts, per period.")]
+MaxEvents = Annotated[int | None, Option(help=describe("max_events"))]
+MaxPerTick = Annotated[int | None, Option(help=describe("max_per_tick"))]
+MaxTicks = Annotated[int | None, Option(help=describe("max_ticks"))]
 Period = Annotated[
     str | None, Option(help="Protect what a person does in this many ticks (default: all time).")
 ]
@@ -51,7 +55,7 @@ Head = Annotated[
 
 
 def parse_parameters(items: list[str] | None) -> dict[str, Any]:
-    """The parameters of a query.
+    """Read the parameters of a query.
 
     >>> parse_parameters(["width=24", "method=periods", 'keys=["a", "b"]'])
     {'width': 24, 'method': 'periods', 'keys': ['a', 'b']}
@@ -71,22 +75,25 @@ def parse_parameters(items: list[str] | None) -> dict[str, Any]:
 
 
 def choose_stream(path: Path, name: str | None) -> tuple[StreamDeclaration, Any]:
-    """The named stream of a file, or its only one, and the places that the file names for it."""
+    """Read the named stream of a file, or its only one, and the places that the file names."""
     from evercount.declarations.streams_file import read_streams
 
-    known = {declaration.name: (declaration, places) for declaration, places in read_streams(path)}
-    if name is None and len(known) == 1:
-        name = next(iter(known))
+    streams = {
+        declaration.name: (declaration, places) for declaration, places in read_streams(path)
+    }
+    if name is None and len(streams) == 1:
+        name = next(iter(streams))
     if name is None:
+        names = ", ".join(streams)
         raise ParameterError(
-            f"{path} declares {len(known)} streams: choose one of {', '.join(known)} with --stream"
+            f"{path} declares {len(streams)} streams: choose one of {names} with --stream"
         )
-    check_name("stream", name, tuple(known))
-    return known[name]
+    check_name("stream", name, tuple(streams))
+    return streams[name]
 
 
 def open_store(db: str, key_file: Path | None, head: Path | None = None) -> closing[Store]:
-    """The store for a block, in which nobody else writes to it."""
+    """Open the store for a block, in which no other program writes to it."""
     from evercount.store import Store, key_from_environment
 
     return closing(Store(db, key_from_environment(key_file), head))
@@ -94,35 +101,35 @@ def open_store(db: str, key_file: Path | None, head: Path | None = None) -> clos
 
 @contextmanager
 def progress_bar(hidden: bool = False) -> Iterator[Callable[..., None]]:
-    """A bar on stderr that goes away; what it yields is told what is being done, how much is done,
-    and of how much."""
+    """Show a bar on stderr while the block runs; call it with (task, done, total)."""
     from rich.console import Console
     from rich.progress import Progress
 
     with Progress(console=Console(stderr=True), transient=True, disable=hidden) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda what, done, total=0: bar.update(
-            task, description=what, completed=done, total=total or None
+        row = bar.add_task("", total=None)
+        yield lambda task, done, total=0: bar.update(
+            row, description=task, completed=done, total=total or None
         )
 
 
-LONG = 1.0  # seconds after which a computation says on a terminal that it goes on
+LONG = 1.0  # seconds after which a computation shows on a terminal that it is still running
 
 
 @contextmanager
-def shown_if_long(what: str) -> Iterator[None]:
-    """Show a bar on a terminal while the fits of this block take more than a second; nothing else
-    is printed."""
+def shown_if_long(task: str) -> Iterator[None]:
+    """Show a bar on a terminal once the fits of this block take more than a second; print nothing
+    else."""
     from evercount.factorizations.interruption import interrupted_by
 
-    began, shown = monotonic(), not sys.stderr.isatty()
+    start = monotonic()
+    shown = not sys.stderr.isatty()
     with ExitStack() as stack:
 
-        def look() -> None:
+        def show_if_late() -> None:
             nonlocal shown
-            if not shown and monotonic() - began > LONG:
+            if not shown and monotonic() - start > LONG:
                 shown = True
-                stack.enter_context(progress_bar())(what, 0)
+                stack.enter_context(progress_bar())(task, 0)
 
-        with interrupted_by(look):
+        with interrupted_by(show_if_late):
             yield

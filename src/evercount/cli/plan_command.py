@@ -16,7 +16,6 @@ from evercount.cli.options import (
     MaxPerTick,
     MaxTicks,
     Parameters,
-    Period,
     parse_parameters,
     shown_if_long,
 )
@@ -31,11 +30,18 @@ from evercount.cli.plan_tables import (
 )
 from evercount.errors import ParameterError
 from evercount.front_door.declare_stream import parse_horizon, unit_of
+from evercount.front_door.options import describe
 from evercount.privacy import Budget
 from evercount.queries import Query, build_query
 
 if TYPE_CHECKING:
-    from evercount.planning.special_plans import DiscoveryPlan
+    from evercount.planning.discovery_plan import DiscoveryPlan
+
+
+def _with_from(name: str) -> str:
+    """Describe an option of `release` that --from takes, too."""
+    text = describe(name)
+    return f"With --from: {text[0].lower()}{text[1:]}"
 
 
 def plan(
@@ -53,7 +59,7 @@ def plan(
     unit: str | None = Option(
         None, help="event or user (the default with a cap or period).", show_default="event"
     ),
-    period: Period = None,
+    period: str | None = Option(None, help=describe("period")),
     max_per_tick: MaxPerTick = None,
     max_ticks: MaxTicks = None,
     max_events: MaxEvents = None,
@@ -80,15 +86,13 @@ def plan(
             "'log/*.csv', or '-' for standard input. Repeatable."
         ),
     ),
-    delimiter: str | None = Option(
-        None, help="With --from: separator of the columns of a CSV (default: a comma)."
-    ),
-    time: str | None = Option(None, help="With --from: column with the time."),
-    user: str | None = Option(None, help="With --from: column with the person's id."),
+    delimiter: str | None = Option(None, help=_with_from("delimiter")),
+    time: str | None = Option(None, help=_with_from("time")),
+    user: str | None = Option(None, help=_with_from("user")),
     every: str = Option(
         "1d", help="Length of a tick, for per-day, per-week, --period 1d and --from."
     ),
-    start: str | None = Option(None, help="With --from: start of the first tick."),
+    start: str | None = Option(None, help=_with_from("start")),
     zone: str = Option("UTC", help="Time zone of the days."),
     json_output: bool = Option(False, "--json", help="Print JSON instead of a table."),
     plot: Path | None = Option(None, help="Write a chart of error over time (PNG, SVG, PDF)."),
@@ -162,7 +166,7 @@ def _plan_sparse(
     json_output: bool,
 ) -> None:
     """Compare a sparse counter with plain ones."""
-    from evercount.planning.special_plans import plan_sparse_count
+    from evercount.planning.compare_sparse import plan_sparse_count
 
     unknown = sorted(set(parameters) - {"max_ones"})
     if unknown:
@@ -209,7 +213,7 @@ def _plan_optimum(
     budget: Budget, length: int | None, views: tuple[str, ...], query: Query, json_output: bool
 ) -> None:
     """Print how far each view is from the least error of any noise."""
-    from evercount.planning.plan_views import optimum_table
+    from evercount.planning.distances import optimum_table
 
     with shown_if_long("computing the optimum"):
         table = optimum_table(budget, length, views, query)
@@ -228,7 +232,7 @@ def _plan_totals(
 ) -> None:
     """Compare the mechanisms for running totals."""
     from evercount.planning.compare import plan as make_plan
-    from evercount.planning.special_plans import measure_resources
+    from evercount.planning.resources import measure_resources
 
     with shown_if_long("comparing noise"):
         comparison = make_plan(budget, length, query, names=names, ticks=ticks)
@@ -254,7 +258,7 @@ def _plan_discovery(
     views: tuple[str, ...] = (),
 ) -> DiscoveryPlan | None:
     """Plan when keys become public; None if the query lists its keys or has none."""
-    from evercount.planning.special_plans import plan_discovery
+    from evercount.planning.discovery_plan import plan_discovery
 
     discovery = plan_discovery(budget, horizon, query, counts or (), views=views)
     if counts and discovery is None:

@@ -15,7 +15,8 @@ from evercount._validate import aligned, finite
 
 if TYPE_CHECKING:
     from evercount.planning.compare import Plan, Row
-    from evercount.planning.special_plans import DiscoveryPlan, SparseComparison
+    from evercount.planning.compare_sparse import SparseComparison
+    from evercount.planning.discovery_plan import DiscoveryPlan
 
 WIDTH = 80  # characters of a terminal line that everybody has
 NO_DATA = "max_ones/2 for ever (no data)"
@@ -46,7 +47,7 @@ def _number(value: float, places: int) -> str:
 
 def print_comparison(comparison: Plan) -> None:
     """Print the mechanisms side by side, with the lower bound if there is one."""
-    from evercount.planning.plan_views import shares_sentence
+    from evercount.planning.output_errors import shares_sentence
 
     horizon = "no horizon" if comparison.horizon is None else f"horizon {comparison.horizon}"
     bounded = not math.isnan(comparison.lower_bound)
@@ -114,7 +115,7 @@ def plot_comparison(comparison: Plan, target: Path) -> None:
 
 def print_discovery(discovery: DiscoveryPlan) -> None:
     """Print which counts make a key public."""
-    from evercount.planning.special_plans import CHANCES
+    from evercount.planning.discovery_plan import CHANCES
 
     typer.echo(f"when a key becomes public ({discovery.factorization})")
     chances = [f"{chance * 100:g} % see" for chance in CHANCES]

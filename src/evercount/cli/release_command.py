@@ -1,94 +1,82 @@
 """`evercount release`: an events file or standard input → private releases, once or from cron.
 
-A shell around `evercount.front_door`, whose functions say what its options are, what they mean and
-what is wrong.
+A shell around `evercount.front_door`: `options.ReleaseOptions` has its options, and `run` says what
+is wrong.
 """
 
 from __future__ import annotations
 
 import inspect
 import json
-import re
 import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 from typer import Argument, Option
 
 from evercount.cli.options import choose_stream, progress_bar, shown_if_long
+from evercount.cli.spelling import as_options, command_options, option_of
 from evercount.engine.write_table import round_table
 from evercount.errors import HorizonReached, InputError, ParameterError
-from evercount.front_door import release as release_data
-from evercount.front_door.declare_stream import Declared, declare, described_options, refuse_missing
+from evercount.front_door.declare_stream import declare, is_given, refuse_missing
+from evercount.front_door.options import DeclareOptions, is_repeatable
 from evercount.front_door.release_data import missing_options, run
 
 if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
+
     from evercount.declarations.declaration import StreamDeclaration
     from evercount.declarations.streams_file import FilePlaces
     from evercount.engine.release_table import ReleaseTable
+    from evercount.files.release_job import Outcome
 
 # what events are in
 SUFFIXES = (".csv", ".txt", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet", ".gz", ".zst")
 STREAMS = Path("streams.toml")  # where `evercount release NAME` looks for the stream NAME
-# options that are spelled otherwise than the parameter
-SPELLED = {"views": "view", "notes": "note"}
-REPEATED = ("key", "views", "notes")
-OF_PYTHON = ("data", "declaration", "secret", "progress")  # parameters that are no options
 
 
-def option_of(name: str) -> str:
-    """How the command spells a parameter.
-
-    >>> option_of("skip_bad"), option_of("views")
-    ('--skip-bad', '--view')
-    """
-    return f"--{SPELLED.get(name, name)}".replace("_", "-")
-
-
-def as_options(message: str) -> str:
-    """A message of the library about its parameters as one about options.
-
-    >>> as_options("omit `views` and `new_noise_stream`; `x` stays")
-    'omit --view and --new-noise-stream; `x` stays'
-    """
-    return re.sub(
-        r"`(\w+)`",
-        lambda found: option_of(found[1]) if found[1] in PARAMETERS else found[0],
-        message,
-    )
-
-
-PARAMETERS = {
-    name: one
-    for name, one in inspect.signature(release_data).parameters.items()
-    if name not in OF_PYTHON
-}
-
-
-def _with_parameters(command: Callable[..., None]) -> Callable[..., None]:
-    """Give the command an option for each parameter of `evercount.release`."""
-    texts = described_options(declare, release_data)
-    options = []
-    for name, one in PARAMETERS.items():
-        kind: Any = _KINDS.get(str(one.annotation), str)
-        annotation = bool if kind is bool else list[str] | None if name in REPEATED else kind | None
-        shown = Option(option_of(name), help=as_options(texts[name]))
-        options.append(one.replace(annotation=Annotated[annotation, shown]))
+def _with_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give the command an option for each field of `ReleaseOptions`, in place of `options`."""
     own = inspect.signature(command, eval_str=True)
-    kept = [one for one in own.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
-    named = [one.replace(kind=inspect.Parameter.POSITIONAL_OR_KEYWORD) for one in options]
-    whole = own.replace(parameters=[*kept[:3], *named, *kept[3:]])
-    command.__signature__ = whole  # type: ignore[attr-defined]
+    parameters = [
+        parameter
+        for parameter in own.parameters.values()
+        if parameter.kind is not inspect.Parameter.VAR_KEYWORD
+    ]
+    fields = command_options().items()
+    # the files and the declaration come first, what is printed comes last
+    parameters[3:3] = [_parameter(name, field) for name, field in fields]
+    command.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
     return command
 
 
-_KINDS = {"bool": bool, "float | None": float, "int | None": int}
+def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
+    """Make the parameter of a command for a field: a flag, a number, a text, or several texts."""
+    option = Option(option_of(name), help=as_options(field.description or ""))
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.POSITIONAL_OR_KEYWORD,
+        default=field.default,
+        annotation=Annotated[_command_type(field), option],
+    )
 
 
-@_with_parameters
+def _command_type(field: FieldInfo) -> Any:
+    """Choose the type of an option on the command line."""
+    if field.annotation is bool:
+        return bool
+    if is_repeatable(field):
+        return list[str] | None
+    for number in (int, float):
+        if get_args(field.annotation) == (number, type(None)):
+            return number | None
+    return str | None  # also for a time, a path or a list: what reads it takes texts
+
+
+@_with_options
 def release(
     files: list[str] | None = Argument(
         None,
@@ -123,7 +111,7 @@ def release(
     given: dict[str, Any] = {
         name: None if value == [] else value for name, value in options.items()
     }
-    declared: Any = {name: given[name] for name in Declared.__annotations__}
+    declared: dict[str, Any] = {name: given[name] for name in DeclareOptions.model_fields}
     with shown_if_long("choosing noise"):
         declaration, places, files = resolve_stream(files or [], streams, stream, declared)
         if show_declaration:
@@ -134,49 +122,26 @@ def release(
         return
     if places is not None:
         files = files or list(places.input)
-        named = vars(places) | {"out": places.output}
-        given |= {
-            name: given[name] or named[name]
-            for name in ("out", "state", "rejects", "plot", "delimiter")
-        }
+        _fill_places(given, places)
     _refuse_missing(given, declaration, files)
-    piped = given["out"] == "-" and given["db"] is None
-    if piped:  # the state is the commit; what is printed can be printed again
-        if given["state"] is None or json_output:
-            raise ParameterError(
-                "`out` - needs `state`, which keeps the noise for the next run, and no --json"
-            )
-        if len({*(() if declaration is None else declaration.views), *(given["views"] or ())}) > 1:
-            raise ParameterError(
-                "`out` - shows one view: name a file with `out`, which has the others next to it"
-            )
+    to_stdout = given["out"] == "-" and given["db"] is None
+    if to_stdout:
+        _check_stdout(given, declaration, json_output)
         given["out"] = None
+    prints_rows = to_stdout and not given["check"]
     try:
-        with (
-            progress_bar(hidden=quiet or not sys.stderr.isatty()) as tell,
-            warnings.catch_warnings(),
-        ):
-            warnings.simplefilter("always", UserWarning)
-            warnings.showwarning = lambda message, *_, **__: typer.echo(
-                f"warning: {message}", err=True
-            )
-            outcome = run(files, declaration, progress=tell, **given)
-    except HorizonReached as over:
-        if piped and not given["check"] and over.table is not None:
-            _print(over.table, given["full_digits"])
+        outcome = _run(files, declaration, given, hide_progress=quiet or not sys.stderr.isatty())
+    except HorizonReached as end:
+        if prints_rows and end.table is not None:
+            _print(end.table, given["full_digits"])
         raise
     except KeyboardInterrupt:
         typer.echo(
             "stopped: this run published nothing, or all of it; run it again to continue", err=True
         )
         raise typer.Exit(130) from None
-    if outcome.dropped is not None:
-        typer.echo(str(outcome.dropped), err=True)
-    for reject in outcome.shown:
-        typer.echo(f"skipped {reject}", err=True)
-    if outcome.bad > len(outcome.shown):
-        typer.echo(f"skipped {outcome.bad} bad rows in all", err=True)
-    if piped and not given["check"]:
+    _print_rejects(outcome)
+    if prints_rows:
         _print(outcome.table, given["full_digits"])
     if json_output:
         typer.echo(json.dumps(outcome.facts(), indent=1))
@@ -184,20 +149,71 @@ def release(
         typer.echo(as_options(outcome.summary()), err=True)
 
 
+def _fill_places(given: dict[str, Any], places: FilePlaces) -> None:
+    """Take the places that a file of streams names for options that are not given."""
+    defaults = vars(places) | {"out": places.output}
+    for name in ("out", "state", "rejects", "plot", "delimiter"):
+        given[name] = given[name] or defaults[name]
+
+
+def _check_stdout(
+    given: dict[str, Any], declaration: StreamDeclaration | None, json_output: bool
+) -> None:
+    """Refuse standard output without a state, next to JSON, and for several views."""
+    # the state is the commit; what is printed can be printed again
+    if given["state"] is None or json_output:
+        raise ParameterError(
+            "`out` - needs `state`, which keeps the noise for the next run, and no --json"
+        )
+    views = set(given["views"] or ())
+    if declaration is not None:
+        views.update(declaration.views)
+    if len(views) > 1:
+        raise ParameterError(
+            "`out` - shows one view: name a file with `out`, which has the others next to it"
+        )
+
+
+def _run(
+    files: list[str],
+    declaration: StreamDeclaration | None,
+    given: dict[str, Any],
+    hide_progress: bool,
+) -> Outcome:
+    """Release with a bar of progress, and print warnings as lines."""
+    with progress_bar(hidden=hide_progress) as progress, warnings.catch_warnings():
+        warnings.simplefilter("always", UserWarning)
+        warnings.showwarning = _print_warning
+        return run(files, declaration, progress=progress, **given)
+
+
+def _print_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    """Print a warning in one line."""
+    typer.echo(f"warning: {message}", err=True)
+
+
+def _print_rejects(outcome: Outcome) -> None:
+    """Print what caps dropped, and the rows that were skipped."""
+    if outcome.dropped is not None:
+        typer.echo(str(outcome.dropped), err=True)
+    for reject in outcome.shown:
+        typer.echo(f"skipped {reject}", err=True)
+    if outcome.bad > len(outcome.shown):
+        typer.echo(f"skipped {outcome.bad} bad rows in all", err=True)
+
+
 def _refuse_name(name: str, given: list[str]) -> None:
     """Refuse what is neither a file nor the name of a declared stream, and say what would make it
     one."""
-    there = (
-        f"{STREAMS} is not read, since the options declare the stream"
-        if STREAMS.is_file()
-        else f"no {STREAMS} here"
-    )
-    remedy = (
-        f"omit {', '.join(given)}" if given and STREAMS.is_file() else f"declare it in {STREAMS}"
-    )
+    reason = f"no {STREAMS} here"
+    remedy = f"declare it in {STREAMS}"
+    if STREAMS.is_file():
+        reason = f"{STREAMS} is not read, since the options declare the stream"
+        if given:
+            remedy = f"omit {', '.join(given)}"
     raise InputError(
         f"{name} cannot be read: there is no such file. If it is the name of a stream, {remedy} "
-        f"({there}), and name its files: evercount release {name} visits.csv"
+        f"({reason}), and name its files: evercount release {name} visits.csv"
     )
 
 
@@ -210,46 +226,49 @@ EXAMPLE = (
 def _refuse_missing(
     given: dict[str, Any], declaration: StreamDeclaration | None, files: list[str]
 ) -> None:
-    """Say all at once what a run lacks: files, what it declares, and where it writes."""
-    missing = missing_options(given) if declaration is None else []
+    """Refuse a run without files, a declaration or an output, and name all that it lacks."""
+    missing = []
+    example = EXAMPLE
+    if declaration is None:
+        missing = missing_options(given)
+    else:
+        example = f"evercount release {declaration.name} visits.csv --out daily.csv"
     if given["out"] is None and given["db"] is None and not given["check"]:
         missing.append("out")
-    example = (
-        EXAMPLE
-        if declaration is None
-        else f"evercount release {declaration.name} visits.csv --out daily.csv"
-    )
     refuse_missing(missing, example, [] if files else ["event files"])
 
 
 def _print(table: ReleaseTable, full_digits: bool) -> None:
-    typer.echo((table if full_digits else round_table(table)).to_csv(), nl=False)
+    """Print rows as CSV on standard output."""
+    if not full_digits:
+        table = round_table(table)
+    typer.echo(table.to_csv(), nl=False)
 
 
 def resolve_stream(
     files: list[str], streams: Path | None, stream: str | None, declared: dict[str, Any]
 ) -> tuple[StreamDeclaration | None, FilePlaces | None, list[str]]:
-    """The declaration in a file and its places, None where the options declare the stream; and the
-    event files that the command line names.
+    """Find the declaration in a file and its places, None if the options declare the stream; and
+    the event files that the command line names.
 
-    A first argument that no file has for its name is the name of a stream: of --streams, or of
-    streams.toml here.
+    A first argument that is no file is the name of a stream: of --streams, or of streams.toml here.
     """
     first = files[0] if files else "-"
-    named = first != "-" and not any(mark in first for mark in "*?[/") and not Path(first).exists()
+    is_name = (
+        first != "-" and not any(mark in first for mark in "*?[/") and not Path(first).exists()
+    )
     given = [
-        option_of(name)
-        for name, value in declared.items()
-        if value not in (None, False) and name != "views"
+        option_of(name) for name, value in declared.items() if is_given(value) and name != "views"
     ]
-    if streams is None and named and STREAMS.is_file() and not given:
+    if streams is None and is_name and STREAMS.is_file() and not given:
         streams = STREAMS
     if streams is None:
-        if named and Path(first).suffix.lower() not in SUFFIXES:
+        if is_name and Path(first).suffix.lower() not in SUFFIXES:
             _refuse_name(first, given)
         return None, None, files
-    if stream is None and named:
-        stream, files = first, files[1:]
+    if stream is None and is_name:
+        stream = first
+        files = files[1:]
     if given:
         raise ParameterError(f"--streams declares the stream: omit {', '.join(given)}")
     return *choose_stream(streams, stream), files

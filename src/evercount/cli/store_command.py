@@ -266,7 +266,7 @@ def add_keys(
     the keys, or the day, by looking at the events. Keys that are there already are left alone. The
     service must be stopped.
     """
-    from evercount.front_door.declare_stream import listed_keys
+    from evercount.front_door.key_lists import listed_keys
     from evercount.store.stream_life import join_keys
 
     with open_store(db, key_file, head) as opened:
@@ -296,7 +296,7 @@ def remove_keys(
     They are counted as before. The service must be stopped.
     """
     from evercount.engine.add_keys import label_of
-    from evercount.front_door.declare_stream import listed_keys
+    from evercount.front_door.key_lists import listed_keys
     from evercount.store.stream_life import hide_keys
 
     with open_store(db, key_file, head) as opened:

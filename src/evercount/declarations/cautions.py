@@ -14,9 +14,10 @@ from evercount.declarations.settle import Settled, settle
 from evercount.declarations.tick_marks import TickMark
 from evercount.declarations.view_names import DAYS, most_ticks, noise_views, view_spans
 from evercount.engine.build import PER_TICK, RUNNING, view_width
-from evercount.engine.noise_choice import BEST, REFERENCE_TICKS, kept_budget, worst_std
+from evercount.engine.carried_totals import CarriedTotals
+from evercount.engine.noise_choice import BEST, kept_budget
 from evercount.engine.state import enforced_by
-from evercount.engine.views import CarriedTotals
+from evercount.engine.worst_errors import REFERENCE_TICKS, worst_std
 from evercount.privacy import GuaranteeText, counted_text, guarantee_text
 from evercount.privacy.guarantee_text import tick_word
 
@@ -24,64 +25,78 @@ FREE = ("views", "late", "wait")  # what may change while a stream runs
 NOISE = ("budget", "factorization", "noise_for")  # what `settle` names
 
 
-def _with_open_noise(known: Settled, wanted: StreamDeclaration) -> dict[str, Any]:
-    """A declaration as a table, which says what the known stream has wherever it leaves the noise
-    open.
+def _with_noise_filled_in(current: Settled, wanted: StreamDeclaration) -> dict[str, Any]:
+    """Write a declaration as a table; where it leaves the noise open, put what the stream has.
 
-    Nothing is chosen or fitted. Laplace noise, with δ = 0, is no other noise for who asks for some
-    δ and names none.
+    Nothing is chosen or fitted. A declaration with some δ that names no noise accepts Laplace
+    noise, with δ = 0.
     """
-    if wanted.revise_for != known.revise_for:  # other noise, and that is not the reason
-        return {**wanted.to_dict(), **{name: known.to_dict()[name] for name in NOISE}}
+    has = current.to_dict()
+    if wanted.revise_for != current.revise_for:  # its noise differs too, which is not the reason
+        return wanted.to_dict() | {field: has[field] for field in NOISE}
     if not wanted.noise_for:
-        wanted = replace(wanted, noise_for=known.noise_for)
-    mine, theirs = known.to_dict(), wanted.to_dict()
-    name, spec = wanted.factorization, known.factorization
-    if name in (None, BEST) or (isinstance(spec, dict) and name == spec["name"]):
-        theirs["factorization"] = mine["factorization"]
-    laplace = name in (None, BEST) or kept_budget(wanted.budget, name).pure
-    if known.budget.pure and laplace:
-        theirs["budget"] |= {part: mine["budget"][part] for part in ("delta", "calibration")}
-    return theirs
+        wanted = replace(wanted, noise_for=current.noise_for)
+    filled_in = wanted.to_dict()
+    if _accepts_noise(wanted, current):
+        filled_in["factorization"] = has["factorization"]
+    if current.budget.pure and _accepts_laplace(wanted):
+        filled_in["budget"] |= {field: has["budget"][field] for field in ("delta", "calibration")}
+    return filled_in
 
 
-def declares_again(known: Settled, wanted: StreamDeclaration) -> bool:
+def _accepts_noise(wanted: StreamDeclaration, current: Settled) -> bool:
+    """Whether a declaration leaves the noise open, or names that of a stream without its fitted
+    numbers."""
+    if wanted.factorization in (None, BEST):
+        return True
+    fitted = current.factorization
+    return isinstance(fitted, dict) and wanted.factorization == fitted["name"]
+
+
+def _accepts_laplace(wanted: StreamDeclaration) -> bool:
+    """Whether a declaration may run on Laplace noise: it names none, or such noise."""
+    name = wanted.factorization
+    return name in (None, BEST) or kept_budget(wanted.budget, name).pure
+
+
+def declares_again(current: Settled, wanted: StreamDeclaration) -> bool:
     """Whether a stream is declared again, in every field that makes it this one or that readers
     see."""
-    mine, theirs = ((one.name, one.description, one.public) for one in (known, wanted))
-    return mine == theirs and not differences(known, wanted)
+    has, asks = ((one.name, one.description, one.public) for one in (current, wanted))
+    return has == asks and not differences(current, wanted)
 
 
-def differences(known: Settled, wanted: StreamDeclaration) -> list[str]:
-    """What makes `wanted` another stream, in words; empty where it declares the known one again. A
-    start may be left open by either. Names, descriptions, views, who may read, and what becomes of
-    late events do not matter here."""
-    mine, theirs = known.to_dict(), _with_open_noise(known, wanted)
-    if known.query.name == wanted.query.name:
-        found = _changes(mine["query"]["parameters"], theirs["query"]["parameters"])
+def differences(current: Settled, wanted: StreamDeclaration) -> list[str]:
+    """What makes `wanted` another stream, in words; empty where it declares the current one again.
+    A start may be left open by either. Names, descriptions, views, who may read, and what becomes
+    of late events do not matter here."""
+    has = current.to_dict()
+    asks = _with_noise_filled_in(current, wanted)
+    if current.query.name == wanted.query.name:
+        changes = _changes(has["query"]["parameters"], asks["query"]["parameters"])
     else:
-        found = _changes(mine, theirs, ["query"])
-    found += _changes(mine["budget"], theirs["budget"])
+        changes = _changes(has, asks, ["query"])
+    changes += _changes(has["budget"], asks["budget"])
     apart = ("name", "description", "public", *FREE, "query", "budget", "tick", "start", "zone")
-    found += _changes(mine, theirs, [name for name in mine if name not in apart])
-    if not known.schedule.same_ticks(wanted.schedule):
-        found += _changes(mine, theirs, ["tick", "start", "zone"])
+    changes += _changes(has, asks, [name for name in has if name not in apart])
+    if not current.schedule.same_ticks(wanted.schedule):
+        changes += _changes(has, asks, ["tick", "start", "zone"])
     if (
-        known.stream_postprocess != wanted.stream_postprocess
-        and known.postprocess == wanted.postprocess
+        current.stream_postprocess != wanted.stream_postprocess
+        and current.postprocess == wanted.postprocess
     ):
         # with views they are post-processed, and not the releases
-        found += _changes(mine, theirs, ["views"])
-    return found
+        changes += _changes(has, asks, ["views"])
+    return changes
 
 
-def changed_noise(known: Settled, wanted: StreamDeclaration) -> str:
+def changed_noise(current: Settled, wanted: StreamDeclaration) -> str:
     """What to say where a declaration asks a running stream for the noise of other views; empty
     where it does not."""
-    if wanted.noise_for in ((), known.noise_for):
+    if wanted.noise_for in ((), current.noise_for):
         return ""
     return (
-        f" (its noise is for {', '.join(known.noise_for)} and stays so: noise_for of a running "
+        f" (its noise is for {', '.join(current.noise_for)} and stays so: noise_for of a running "
         "stream cannot change, while views may)"
     )
 
@@ -89,13 +104,21 @@ def changed_noise(known: Settled, wanted: StreamDeclaration) -> str:
 def _changes(
     before: dict[str, Any], after: dict[str, Any], names: Iterable[str] | None = None
 ) -> list[str]:
+    """Describe each of these fields, or of all, that has another value after than before."""
+    if names is None:
+        names = {**before, **after}
     return [
-        f"the {name} are different, or in a different order"
-        if name in ("keys", "paths")
-        else f"{name} was {before.get(name)!r} and is now {after.get(name)!r}"
-        for name in ({**before, **after} if names is None else names)
+        _change(name, before.get(name), after.get(name))
+        for name in names
         if before.get(name) != after.get(name)
     ]
+
+
+def _change(name: str, before: Any, after: Any) -> str:
+    """Describe the change of one field; lists of keys are too long to be shown."""
+    if name in ("keys", "paths"):
+        return f"the {name} are different, or in a different order"
+    return f"{name} was {before!r} and is now {after!r}"
 
 
 TINY_EPSILON = 0.01  # below this a count of one hundred is lost in the noise, unless delta is large
@@ -125,7 +148,8 @@ def cautions(declaration: StreamDeclaration) -> list[str]:
     ['epsilon=0.0001 is very small']
     """
     sentences = []
-    epsilon, schedule = declaration.budget.epsilon, declaration.schedule
+    epsilon = declaration.budget.epsilon
+    schedule = declaration.schedule
     if epsilon > WEAK_EPSILON:
         factor = f"{math.exp(min(epsilon, 700)):.2g}"
         sentences.append(
@@ -146,17 +170,18 @@ def cautions(declaration: StreamDeclaration) -> list[str]:
         )
     for name in empty_views(declaration):
         span = name.removeprefix("per-")
+        hint = " (weeks begin on Monday)" if span == "week" else ""
         sentences.append(
             f"view {name!r} will never have a number: no whole {span} lies between the start and "
-            "the end of the stream. Begin earlier, or choose a longer horizon"
-            + (" (weeks begin on Monday)." if span == "week" else ".")
+            f"the end of the stream. Begin earlier, or choose a longer horizon{hint}."
         )
     return sentences
 
 
 def empty_views(declaration: StreamDeclaration) -> list[str]:
     """The views of days and weeks of which the stream holds none that is whole."""
-    schedule, horizon = declaration.schedule, declaration.horizon
+    schedule = declaration.schedule
+    horizon = declaration.horizon
     if schedule.manual or schedule.start is None or horizon is None:
         return []
     named = [name for name in declaration.views if name in DAYS]
@@ -177,10 +202,12 @@ def published_line(declaration: StreamDeclaration, *, new: bool = True, before: 
     'Published: new events per tick (std 1.36), the last 7 ticks (std 3.59). Noise: fresh, ...'
     """
     settled = settle(declaration)
-    asked, stream = settled.written, settled.build(replay=True)
-    model, kind = stream._errors, "Laplace" if stream.budget.pure else "Gaussian"
+    written = settled.written
+    stream = settled.build(replay=True)
+    model = stream._errors
+    kind = "Laplace" if stream.budget.pure else "Gaussian"
     if declaration.revise_for is not None:
-        first, last = model.errors([1])[0][0][[0, -1]]
+        first, last = model.errors([1]).std[0][[0, -1]]
         return (
             f"Published: new events per tick (std {first:.3g}), again after each of the next "
             f"{declaration.revise_for} ticks (std {last:.3g} in the end). Noise: "
@@ -191,31 +218,29 @@ def published_line(declaration: StreamDeclaration, *, new: bool = True, before: 
     if declaration.query.publishing.own_ticks:
         std = worst_std(model, 1, declaration.horizon or REFERENCE_TICKS)
         line = f"Published: the keys of each tick with their new events (std {std:.3g})."
-        return (
-            f"{line} For keys that stay public, declare more views, such as running."
-            if new
-            else line
-        )
-    said = []
+        if new:
+            return f"{line} For keys that stay public, declare more views, such as running."
+        return line
+    shown = []
     for name in noise_views(declaration.views, declaration.schedule) or settled.noise_for:
         width = view_width(name)
         what = {RUNNING: "running totals", PER_TICK: "new events per tick"}.get(
             name, f"the last {width} ticks"
         )
         std = worst_std(model, width, declaration.horizon or REFERENCE_TICKS)
-        said.append(f"{what} (std {math.hypot(std, before if name == RUNNING else 0.0):.3g})")
-    why = ", chosen for them" if asked.factorization is None else ", as declared" if new else ""
-    line = f"Published: {', '.join(said)}. Noise: {stream.factorization.name}, {kind}{why}."
-    if not new or declaration.views or asked.noise_for:
+        if name == RUNNING:
+            std = math.hypot(std, before)
+        shown.append(f"{what} (std {std:.3g})")
+    why = ", chosen for them"
+    if written.factorization is not None:
+        why = ", as declared" if new else ""
+    line = f"Published: {', '.join(shown)}. Noise: {stream.factorization.name}, {kind}{why}."
+    if not new or declaration.views or written.noise_for:
         return line
-    other, first = (
-        ("running totals", RUNNING)
-        if declaration.main_view == PER_TICK
-        else ("single ticks", PER_TICK)
-    )
-    return (
-        f"{line} For {other} or weeks declare `views` {first}, last-7: they have different noise."
-    )
+    other, view = "single ticks", PER_TICK
+    if declaration.main_view == PER_TICK:
+        other, view = "running totals", RUNNING
+    return f"{line} For {other} or weeks declare `views` {view}, last-7: they have different noise."
 
 
 def late_text(declaration: StreamDeclaration) -> str:
@@ -253,10 +278,8 @@ def public_facts(
     """What readers of a table must know: ε, δ, who is protected, what intervals are about."""
     budget = declaration.budget
     remarks = [mark.facts(declaration.schedule) for mark in marks if mark.hides is None]
-    since = None if carried is None else declaration.schedule.show(carried.since)
-    totals = f"since {since}, with the errors of all streams since then"
     late = late_text(declaration)
-    return {
+    facts: dict[str, Any] = {
         "epsilon": budget.epsilon,
         "delta": budget.delta,
         "adjacency": budget.adjacency,
@@ -269,10 +292,15 @@ def public_facts(
         "query": declaration.query.name,
         "tick": declaration.tick,
         "zone": declaration.schedule.zone,
-        **({"late events": late} if late else {}),
-        "postprocess": list(declaration.postprocess),
-        "digits": "all" if full_digits else "as many as the error allows",
-        **({} if carried is None else {"running totals": totals}),
-        **({"remarks": remarks} if remarks else {}),
-        "made with": "evercount",
     }
+    if late:
+        facts["late events"] = late
+    facts["postprocess"] = list(declaration.postprocess)
+    facts["digits"] = "all" if full_digits else "as many as the error allows"
+    if carried is not None:
+        since = declaration.schedule.show(carried.since)
+        facts["running totals"] = f"since {since}, with the errors of all streams since then"
+    if remarks:
+        facts["remarks"] = remarks
+    facts["made with"] = "evercount"
+    return facts

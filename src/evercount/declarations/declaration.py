@@ -187,6 +187,8 @@ class StreamDeclaration:
         return parse_length(self.wait, "wait")
 
     def _check_late(self, schedule: Schedule) -> None:
+        """Refuse a rule for late events that does not fit the schedule, or lacks its number of
+        ticks."""
         if (self.waits or self.late == "revise") and schedule.manual:
             raise ParameterError(
                 "a manual stream closes its ticks by hand, and its events have no times: no event "
@@ -199,7 +201,10 @@ class StreamDeclaration:
             )
 
     def _schedule_is(self, schedule: Schedule) -> None:
-        start = None if schedule.start is None else format_utc(schedule.start)
+        """Set the schedule, and the fields that say the same."""
+        start = None
+        if schedule.start is not None:
+            start = format_utc(schedule.start)
         self._set(schedule=schedule, start=start, tick=schedule.tick, zone=schedule.zone)
 
     def _set(self, **fields: Any) -> None:
@@ -255,6 +260,7 @@ class StreamDeclaration:
 
     @property
     def _default_views(self) -> tuple[str, ...]:
+        """The views that noise is chosen for where none are declared."""
         if self.schedule.manual or not self.has_views:
             return ()
         with suppress(ParameterError):
@@ -271,12 +277,16 @@ class StreamDeclaration:
     def stream_postprocess(self) -> tuple[str, ...]:
         """What running totals are post-processed with as they are released: with declared views,
         nothing."""
-        return () if self.views else self.postprocess
+        if self.views:
+            return ()
+        return self.postprocess
 
     @property
     def view_postprocess(self) -> tuple[str, ...]:
         """What the declared views are post-processed with when they are shown."""
-        return self.postprocess if self.views else ()
+        if self.views:
+            return self.postprocess
+        return ()
 
     @property
     def main_view(self) -> str:
@@ -285,7 +295,9 @@ class StreamDeclaration:
         views = [name for name in self.views if not QUANTILE.fullmatch(name)]
         if self.revise_for is not None:
             return (*views, PER_TICK)[0]
-        return (*views, *self.views_of_noise)[0] if self.has_views else RUNNING
+        if self.has_views:
+            return (*views, *self.views_of_noise)[0]
+        return RUNNING
 
     @property
     def shows_releases(self) -> bool:
@@ -392,7 +404,8 @@ class StreamDeclaration:
             )
         from evercount.declarations.settle import settle
 
-        settled, made = settle(self), TaskStream if task else Stream
+        settled = settle(self)
+        made = TaskStream if task else Stream
         stream = made(
             settled.query,
             settled.budget,
@@ -424,8 +437,12 @@ class StreamDeclaration:
         tests/declarations/test_noise_key.py::test_every_field_is_in_the_key_or_has_a_reason.
         """
         check_kind("secret", secret, Secret, "Secret.generate()")
-        columns = None if self.columns is None else COLUMNS.dump_python(self.columns, mode="json")
-        zone = None if self.schedule.manual else self.schedule.zone
+        columns = None
+        if self.columns is not None:
+            columns = COLUMNS.dump_python(self.columns, mode="json")
+        zone = None
+        if not self.schedule.manual:
+            zone = self.schedule.zone
         if columns is None and zone is None:
             return secret
         rows = json.dumps({"columns": columns, "zone": zone}, sort_keys=True, separators=(",", ":"))
@@ -435,7 +452,9 @@ class StreamDeclaration:
     def released_query(self) -> Query:
         """What the stream releases: the query, or for each of the last ticks where they are
         revised."""
-        return self.query if self.revise_for is None else Revisions(self.query, self.revise_for + 1)
+        if self.revise_for is None:
+            return self.query
+        return Revisions(self.query, self.revise_for + 1)
 
     @property
     def during(self) -> TimeRange | None:
@@ -443,10 +462,12 @@ class StreamDeclaration:
         schedule = self.schedule
         if schedule.start is None:
             return None
-        end = (
-            None if schedule.manual or self.horizon is None else schedule.start_of(self.horizon + 1)
-        )
-        chain = f"{self.chain_name} {self.first_begin}" if self.carry_caps else ""
+        end = None
+        if not schedule.manual and self.horizon is not None:
+            end = schedule.start_of(self.horizon + 1)
+        chain = ""
+        if self.carry_caps:
+            chain = f"{self.chain_name} {self.first_begin}"
         return TimeRange(
             schedule.start, end, schedule.divided, periods_named(self.budget, schedule), chain
         )
@@ -461,7 +482,9 @@ class StreamDeclaration:
         """
         if self.horizon is None or self.schedule.manual:
             return self.carry_caps or lies_in_one_range(self.budget)
-        during = self.during if self.released_query.starts_empty else None
+        during = None
+        if self.released_query.starts_empty:
+            during = self.during
         cost = Cost(self.budget, 0.0, during)
         if during is None:
             return not costs_more(cost, cost)
@@ -472,8 +495,12 @@ class StreamDeclaration:
         """The last tick that may close at an instant: it ended `wait` ago, and the horizon has it.
         0: none."""
         at = now - self.waits
-        ended = 0 if at <= self.schedule.begin else self.schedule.tick_of(at) - 1
-        return ended if self.horizon is None else min(ended, self.horizon)
+        ended = 0
+        if at > self.schedule.begin:
+            ended = self.schedule.tick_of(at) - 1
+        if self.horizon is None:
+            return ended
+        return min(ended, self.horizon)
 
     def closes(self, tick: int) -> int:
         """The instant from which a tick may close."""
@@ -506,14 +533,17 @@ class StreamDeclaration:
             raise ParameterError(
                 f"stream {self.name!r} has no end by the clock: there is nothing to renew"
             )
-        end, horizon = self.schedule.start_of(self.horizon + 1), horizon or self.horizon
+        end = self.schedule.start_of(self.horizon + 1)
+        horizon = horizon or self.horizon
         before = self if horizon == self.horizon else self.unfitted()
         return replace(before, name=name or self.name, horizon=horizon).going_on(end, self)
 
     def unfitted(self) -> StreamDeclaration:
         """The declaration without numbers that are fitted to its horizon, for a stream with another
         one."""
-        return replace(self, factorization=None) if isinstance(self.factorization, dict) else self
+        if isinstance(self.factorization, dict):
+            return replace(self, factorization=None)
+        return self
 
     def going_on(self, start: int, first: StreamDeclaration) -> Self:
         """The declaration from `start` on, for a stream that goes on for another one: rows of that
@@ -536,7 +566,9 @@ class StreamDeclaration:
     @property
     def first_begin(self) -> int:
         """The start of the first of the streams that this one goes on for, or its own."""
-        return self.schedule.begin if self.earliest is None else self.earliest
+        if self.earliest is None:
+            return self.schedule.begin
+        return self.earliest
 
     def unstarted(self) -> Self:
         """The declaration with its start left open."""
@@ -550,7 +582,9 @@ class StreamDeclaration:
         time, on when it comes, and on public facts: `engine/revisions.proof.md`, Changing the rule.
         Test: tests/contracts/test_late_rules.py::test_rules_change_for_events_to_come.
         """
-        return self._changed(late=self.late if self.revise_for is not None else late, wait=wait)
+        if self.revise_for is not None:
+            late = self.late
+        return self._changed(late=late, wait=wait)
 
     @property
     def remembers(self) -> bool:

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 def _summary(schema: dict[str, Any]) -> None:
-    """The HTTP API shows the first line of a docstring."""
+    """Keep the first line of a docstring, which the HTTP API shows."""
     if "description" in schema:
         schema["description"] = schema["description"].partition("\n")[0]
 
@@ -59,18 +59,17 @@ def table(what: str, path: str = "") -> Callable[[type[T]], type[T]]:
 
 
 def _refusal(error: ValidationError, what: str, path: str, fields: dict[str, Any]) -> Exception:
-    """Unknown fields first: a misspelt one is missing, too."""
-    found = error.errors(include_url=False)
-    for one in found:
+    """Make of what pydantic found one refusal for people. Unknown fields come first: a misspelt
+    one is missing, too."""
+    problems = error.errors(include_url=False)
+    for one in problems:
         if one["type"] == "unexpected_keyword_argument":
             return UnknownName(f"field of {what}", one["loc"][0], fields)
-    missing = [str(one["loc"][0]) for one in found if one["type"] == "missing"]
+    missing = [str(one["loc"][0]) for one in problems if one["type"] == "missing"]
     if missing:
-        described = [
-            f"{name} ({text})" if (text := fields[name].description) else name for name in missing
-        ]
+        described = [_with_description(name, fields[name].description) for name in missing]
         return ParameterError(f"{what} lacks {' and '.join(described)}")
-    first = found[0]
+    first = problems[0]
     context = first.get("ctx", {})
     cause: Exception = context.get("error", error)
     name = str(first["loc"][0]) if first["loc"] else ""
@@ -90,6 +89,13 @@ def _refusal(error: ValidationError, what: str, path: str, fields: dict[str, Any
     return ParameterError(
         f"{path}{name} must be {fields[name].description or plain}, got {first['input']!r:.80}"
     )
+
+
+def _with_description(name: str, description: str | None) -> str:
+    """Name a field, and say what it holds if that is described."""
+    if description:
+        return f"{name} ({description})"
+    return name
 
 
 @table("query", "query.")
@@ -118,6 +124,7 @@ class QueryTable:
 
 
 def _members(value: Any) -> dict[str, Any]:
+    """Refuse what is not a table."""
     if not isinstance(value, dict):
         raise ValueError("not a table")  # the field's description says what it must be
     return value
@@ -126,7 +133,9 @@ def _members(value: Any) -> dict[str, Any]:
 def read_query(value: Any) -> Query:
     if isinstance(value, Query):
         return value
-    return QueryTable(**({"name": value} if isinstance(value, str) else _members(value))).built()
+    if isinstance(value, str):
+        return QueryTable(name=value).built()
+    return QueryTable(**_members(value)).built()
 
 
 BudgetTable = table("budget", "budget.")(Budget)  # strict, and with the names of the fields
@@ -152,13 +161,16 @@ def declared_budget(budget: Budget) -> dict[str, Any]:
 def budget_fields() -> dict[str, str]:
     """What each field of a budget is, from its docstring."""
     listed = (Budget.__doc__ or "").partition("Args:")[2].partition("Raises:")[0]
-    found = re.findall(r"^ {8}(\w+): (.*(?:\n {12}.*)*)", listed, re.M)
-    return {name: " ".join(text.split()) for name, text in found}
+    described = re.findall(r"^ {8}(\w+): (.*(?:\n {12}.*)*)", listed, re.M)
+    return {name: " ".join(text.split()) for name, text in described}
 
 
 def _public(description: str) -> str:
+    """Check each line of a description; lines of several may be indented."""
     lines = description.split("\n")
-    for line in lines if len(lines) == 1 else map(str.strip, lines):  # lines may be indented
+    if len(lines) > 1:
+        lines = [line.strip() for line in lines]
+    for line in lines:
         if line:
             check_public_text("description:", line)
     return description
@@ -216,7 +228,9 @@ class Columns:
 
     @property
     def key_columns(self) -> tuple[str, ...]:
-        return self.key if isinstance(self.key, tuple) else () if self.key is None else (self.key,)
+        if isinstance(self.key, tuple):
+            return self.key
+        return () if self.key is None else (self.key,)
 
     def check_fit(self, query: Query, budget: Budget) -> None:
         """Refuse columns that the events of a query do not have, and miss none that they have."""
@@ -248,6 +262,7 @@ class Columns:
 
     @model_serializer(mode="wrap")
     def _leave_out_empty(self, write: Any) -> dict[str, Any]:
+        """Write only the columns that are named."""
         return {name: column for name, column in write(self).items() if column}
 
 
@@ -262,7 +277,11 @@ def combined_key(parts: Sequence[str]) -> str:
     """
     if len(parts) == 1:
         return parts[0]
-    return ",".join(
-        '"' + part.replace('"', '""') + '"' if "," in part or '"' in part else part
-        for part in parts
-    )
+    return ",".join(map(_quoted, parts))
+
+
+def _quoted(part: str) -> str:
+    """Quote a part of a key as a CSV would, if it needs that."""
+    if "," in part or '"' in part:
+        return '"' + part.replace('"', '""') + '"'
+    return part

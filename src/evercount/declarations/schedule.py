@@ -81,22 +81,28 @@ def parse_tick(text: Any) -> tuple[int, bool] | None:
     """The length of a tick, and whether it is one of the calendar; None for manual ones."""
     if text == MANUAL:
         return None
-    said = (
-        f"invalid tick length {text!r:.80}",
-        "500ms, 15m, 1h, 1d, 1w (10 ms to ten years), or 'manual'",
+    length, unit = _read_length(
+        text,
+        least=SHORTEST_TICK,
+        wrong=f"invalid tick length {text!r:.80}",
+        right="500ms, 15m, 1h, 1d, 1w (10 ms to ten years), or 'manual'",
     )
-    length, unit = _read_length(text, SHORTEST_TICK, *said)
     return length, unit in "dw"
 
 
 def parse_length(text: Any, what: str) -> int:
     """The microseconds of a length of time such as 30s, 12h or 2d."""
-    return _read_length(
-        text, 0, f"{what} {text!r:.40} is not a length of time", "30s or 12h, up to ten years"
-    )[0]
+    length, _ = _read_length(
+        text,
+        least=0,
+        wrong=f"{what} {text!r:.40} is not a length of time",
+        right="30s or 12h, up to ten years",
+    )
+    return length
 
 
-def _read_length(text: Any, least: int, wrong: str, right: str) -> tuple[int, str]:
+def _read_length(text: Any, *, least: int, wrong: str, right: str) -> tuple[int, str]:
+    """Read a whole number of a unit as microseconds, and the unit; refuse other texts."""
     match = TICK_TEXT.fullmatch(text.strip()) if isinstance(text, str) else None
     length = int(match[1]) * UNITS[match[2]] if match else -1
     if match is None or not least <= length <= LONGEST_TICK:
@@ -120,8 +126,9 @@ def zone_named(name: Any) -> tzinfo:
 
 def microseconds(moment: datetime) -> int:
     """The instant of an aware datetime, or the wall time of a naive one, in microseconds."""
-    naive = moment.astimezone(UTC).replace(tzinfo=None) if moment.tzinfo else moment
-    return (naive - EPOCH) // timedelta(microseconds=1)
+    if moment.tzinfo:
+        moment = moment.astimezone(UTC).replace(tzinfo=None)
+    return (moment - EPOCH) // timedelta(microseconds=1)
 
 
 def parse_instant(value: Any, zone: tzinfo, what: str) -> int:
@@ -174,7 +181,7 @@ def parse_time(value: Any, zone: tzinfo, what: str) -> int:
 
 
 def _read_time(value: Any, zone: tzinfo, what: str) -> tuple[int, bool]:
-    """The first instant at which a clock of the zone shows the value, and whether it shows it
+    """Find the first instant at which a clock of the zone shows the value, and whether it shows it
     twice."""
     refusal = ParameterError(
         f"{what} {value!r:.80} is not a time: write ISO 8601, such as 2026-01-31T08:00 or "
@@ -188,7 +195,10 @@ def _read_time(value: Any, zone: tzinfo, what: str) -> tuple[int, bool]:
                 raise refusal
             return round(value * SECOND), False
         if isinstance(value, date):  # a datetime is one
-            moment = value if isinstance(value, datetime) else datetime.combine(value, time())
+            if isinstance(value, datetime):
+                moment = value
+            else:
+                moment = datetime.combine(value, time())
         else:
             text = value.strip()
             if not TIME_TEXT.fullmatch(text):
@@ -206,6 +216,7 @@ def _read_time(value: Any, zone: tzinfo, what: str) -> tuple[int, bool]:
 
 
 def _moment(instant: int) -> datetime:
+    """Make a datetime in UTC of an instant."""
     return _EPOCH_UTC + timedelta(microseconds=int(instant))
 
 
@@ -215,13 +226,12 @@ def instant_of(seconds: float) -> int:
 
 def format_utc(instant: int) -> str:
     """ISO text in UTC; milliseconds and microseconds only where there are some."""
-    finest = (
-        "microseconds"
-        if instant % MILLISECOND
-        else "milliseconds"
-        if instant % SECOND
-        else "seconds"
-    )
+    if instant % MILLISECOND:
+        finest = "microseconds"
+    elif instant % SECOND:
+        finest = "milliseconds"
+    else:
+        finest = "seconds"
     return _moment(instant).isoformat(timespec=finest).replace("+00:00", "Z")
 
 
@@ -278,13 +288,11 @@ class Schedule:
     def divided(self) -> str:
         """How time is divided, in one text for all ways to write it: the length, and the zone of a
         calendar."""
-        return (
-            MANUAL
-            if self.manual
-            else f"{self.length} {self.zone}"
-            if self.calendar
-            else str(self.length)
-        )
+        if self.manual:
+            return MANUAL
+        if self.calendar:
+            return f"{self.length} {self.zone}"
+        return str(self.length)
 
     def grid(self, length: int) -> str:
         """Pieces of this length from the start on, in one text for all starts that lie on the same
@@ -319,15 +327,16 @@ class Schedule:
         return same and len({self.start, other.start} - {None}) < 2
 
     def _scan(self, until: int) -> tuple[Piece, ...]:
-        """Stretches of constant offset from two days before the start on: all that begin before an
-        instant, or more."""
+        """Find the stretches of constant offset from two days before the start on: all that begin
+        before an instant, or more."""
         years = min(1 << max(0, (until - self.begin) // YEAR).bit_length(), ZONE_YEARS)
         return _pieces(zone_named(self.zone), self.begin, years)
 
     def pieces(self, until: int | None = None) -> Sequence[Piece]:
         """The stretches that begin before an instant, or all."""
-        found = self._scan(self.begin + ZONE_YEARS * YEAR if until is None else until)
-        return [piece for piece in found if until is None or piece.since < until]
+        if until is None:
+            return list(self._scan(self.begin + ZONE_YEARS * YEAR))
+        return [piece for piece in self._scan(until) if piece.since < until]
 
     @cached_property
     def _wall_start(self) -> int:
@@ -360,13 +369,15 @@ class Schedule:
 
     def starts_of(self, first: int, ticks: int) -> list[int] | None:
         """The first instants of `ticks` ticks from `first` on; None for manual ones."""
-        return (
-            None if self.manual else [self.start_of(tick) for tick in range(first, first + ticks)]
-        )
+        if self.manual:
+            return None
+        return [self.start_of(tick) for tick in range(first, first + ticks)]
 
     @property
     def arrow_zone(self) -> str:
-        return "UTC" if zone_named(self.zone) is UTC else self.zone
+        if zone_named(self.zone) is UTC:
+            return "UTC"
+        return self.zone
 
     def show(self, instant: int) -> str:
         try:
@@ -415,8 +426,9 @@ class Schedule:
 # an offset is looked up for every day: all schedules with one zone and start share them
 @lru_cache(maxsize=1024)
 def _pieces(zone: tzinfo, begin: int, years: int) -> tuple[Piece, ...]:
-    """The first ones of those of all `ZONE_YEARS`, whatever `years` is: the same days are looked
-    at."""
+    """Find the stretches of constant offset from two days before `begin` on, for at least `years`
+    years. They are the first ones of those of all `ZONE_YEARS`, whatever `years` is: the same days
+    are looked at."""
     day = UNITS["d"]
     # no wall time before the first year
     low = max(begin - 2 * day, microseconds(datetime(1, 1, 2)))
@@ -426,13 +438,18 @@ def _pieces(zone: tzinfo, begin: int, years: int) -> tuple[Piece, ...]:
     pieces = [Piece(low, _offset(zone, low), -(2**62))]
     at = high if zone is UTC else low
     # dates, because they are quick: 36,525 days
-    here, one_day = _moment(at).replace(tzinfo=zone), timedelta(days=1)
+    here = _moment(at).replace(tzinfo=zone)
+    one_day = timedelta(days=1)
     shift = zone.fromutc(here).utcoffset()
     while at < high:
         ahead = min(at + day, last)
-        here = here + one_day if ahead < last else _moment(last).replace(tzinfo=zone)
+        if ahead < last:
+            here = here + one_day
+        else:
+            here = _moment(last).replace(tzinfo=zone)
         if zone.fromutc(here).utcoffset() != shift:
-            ahead, before = _change(zone, at, ahead), pieces[-1]
+            ahead = _change(zone, at, ahead)
+            before = pieces[-1]
             latest_wall = max(before.latest_wall, ahead + before.offset - 1)
             pieces.append(Piece(ahead, _offset(zone, ahead), latest_wall))
             here = _moment(ahead).replace(tzinfo=zone)
@@ -442,22 +459,24 @@ def _pieces(zone: tzinfo, begin: int, years: int) -> tuple[Piece, ...]:
 
 
 def _offset(zone: tzinfo, instant: int) -> int:
+    """Look up the offset of a zone at an instant, in microseconds."""
     shift = _moment(instant).astimezone(zone).utcoffset()
     assert shift is not None  # an aware datetime has an offset
     return shift // timedelta(microseconds=1)
 
 
 def _change(zone: tzinfo, low: int, high: int) -> int:
-    """The first whole second in (low, high] whose offset is not that of `low`; offsets change at
-    whole seconds."""
-    before, seconds = _offset(zone, low), range(low // SECOND + 1, -(-high // SECOND))
+    """Find the first whole second in (low, high] whose offset is not that of `low`; offsets change
+    at whole seconds."""
+    before = _offset(zone, low)
+    seconds = range(low // SECOND + 1, -(-high // SECOND))
     place = bisect_left(seconds, True, key=lambda second: _offset(zone, second * SECOND) != before)
     return (seconds.start + place) * SECOND
 
 
 def _choose(value: str, bounds: Sequence[int], leaves: Sequence[str]) -> str:
-    """SQL: leaves[i] where i bounds are ≤ value; a balanced tree, so that a century costs eight
-    comparisons."""
+    """Write SQL for leaves[i] where i bounds are ≤ value: a balanced tree, so that a century costs
+    eight comparisons."""
     if not bounds:
         return leaves[0]
     middle = len(bounds) // 2

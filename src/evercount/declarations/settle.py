@@ -16,8 +16,8 @@ from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.fields import table
 from evercount.engine.build import RUNNING, Spec, choose_engine
 from evercount.engine.build_parameters import choose_revised
+from evercount.engine.carried_caps import check_hands_on
 from evercount.engine.noise_choice import choose_noise
-from evercount.engine.user_counting import check_hands_on
 from evercount.errors import ParameterError
 from evercount.privacy import Budget
 
@@ -63,10 +63,12 @@ class Settled(StreamDeclaration):
     @classmethod
     def _chosen(cls, declaration: StreamDeclaration) -> Self:
         """Choose and fit the noise."""
-        query, views = declaration.query, declaration.views_of_noise
+        query = declaration.query
+        views = declaration.views_of_noise
         if declaration.revise_for is not None:
-            post, noise_for = declaration.stream_postprocess, declaration.noise_for
-            kept, engine = choose_revised(
+            post = declaration.stream_postprocess
+            noise_for = declaration.noise_for
+            budget, engine = choose_revised(
                 query,
                 declaration.budget,
                 declaration.factorization,
@@ -74,14 +76,14 @@ class Settled(StreamDeclaration):
                 noise_for,
                 declaration.revise_for,
             )
-            return cls.of(declaration, kept, engine.spec, views)
+            return cls.of(declaration, budget, engine.spec, views)
         horizon = declaration.horizon
-        kept, engine = choose_noise(
+        budget, engine = choose_noise(
             query, declaration.budget, horizon, declaration.factorization, views
         )
         if declaration.carry_caps:
-            check_hands_on(engine, query, kept, horizon)
-        return cls.of(declaration, kept, engine.spec, views)
+            check_hands_on(engine, query, budget, horizon)
+        return cls.of(declaration, budget, engine.spec, views)
 
     @property
     def spec(self) -> Spec:
@@ -96,7 +98,9 @@ class Settled(StreamDeclaration):
     @property
     def written(self) -> StreamDeclaration:
         """What the operator wrote; of one that is read back, which does not say that, itself."""
-        return self if self._written is None else self._written
+        if self._written is None:
+            return self
+        return self._written
 
     def unfitted(self) -> StreamDeclaration:
         """The declaration without the noise that was chosen for its horizon, for a stream with
@@ -104,21 +108,24 @@ class Settled(StreamDeclaration):
         spec = self.factorization
         if self.noise_for == (RUNNING,) and self.revise_for is None:
             default = choose_engine(self.query, self.budget, self.horizon, None)
-            spec = None if default.spec == spec else spec
-        return StreamDeclaration(
-            **_values(self) | {"factorization": None if isinstance(spec, dict) else spec}
-        )
+            if default.spec == spec:
+                spec = None
+        if isinstance(spec, dict):
+            spec = None
+        return StreamDeclaration(**_values(self) | {"factorization": spec})
 
 
 def _values(declaration: StreamDeclaration) -> dict[str, Any]:
-    """What `StreamDeclaration` takes."""
+    """List the arguments of `StreamDeclaration`."""
     return {one.name: vars(declaration)[one.name] for one in fields_of(declaration) if one.init}
 
 
 def settle(declaration: StreamDeclaration) -> Settled:
     """Choose and fit the noise of a declared stream, from public numbers only; of a settled one
     nothing is chosen."""
-    return declaration if isinstance(declaration, Settled) else Settled._chosen(declaration)
+    if isinstance(declaration, Settled):
+        return declaration
+    return Settled._chosen(declaration)
 
 
 def with_noise_of(declaration: StreamDeclaration, known: Settled) -> Settled:

@@ -19,7 +19,10 @@ Place = Annotated[Text | None, Field(description="a string")]
 
 
 def _listed(value: Any) -> Any:
-    return (value,) if isinstance(value, str) else value
+    """Make one text a list of one."""
+    if isinstance(value, str):
+        return (value,)
+    return value
 
 
 @table("files", "files.")
@@ -45,7 +48,9 @@ class FilePlaces:
 
     def below(self, folder: Path) -> FilePlaces:
         def placed(text: str) -> str:
-            return text if text == "-" else str(folder / text)
+            if text == "-":
+                return text
+            return str(folder / text)
 
         named = ("output", "state", "rejects", "plot")
         moved = {
@@ -63,14 +68,13 @@ def write_stream(declaration: StreamDeclaration) -> str:
 
 
 def read_stream(source: str | Path) -> StreamDeclaration:
-    found = (
-        read_streams(source)
-        if isinstance(source, Path)
-        else _streams_of(source, "the text", Path())
-    )
-    if len(found) != 1:
-        raise ParameterError(f"there must be one [[stream]] table, but there are {len(found)}")
-    return found[0][0]
+    if isinstance(source, Path):
+        streams = read_streams(source)
+    else:
+        streams = _streams_of(source, "the text", Path())
+    if len(streams) != 1:
+        raise ParameterError(f"there must be one [[stream]] table, but there are {len(streams)}")
+    return streams[0][0]
 
 
 def read_declarations(path: Path) -> list[StreamDeclaration]:
@@ -89,6 +93,7 @@ def read_streams(path: Path) -> list[tuple[StreamDeclaration, FilePlaces]]:
 
 
 def _streams_of(text: str, path: str, folder: Path) -> list[tuple[StreamDeclaration, FilePlaces]]:
+    """Read the [[stream]] tables of a TOML text, each with the files that it names."""
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -118,7 +123,7 @@ def _streams_of(text: str, path: str, folder: Path) -> list[tuple[StreamDeclarat
 
 
 def _without_none(table: dict[str, Any]) -> dict[str, Any]:
-    """TOML has no null: a field that is not given is omitted."""
+    """Leave out fields that are not given: TOML has no null."""
     return {
         key: _without_none(value) if isinstance(value, dict) else value
         for key, value in table.items()

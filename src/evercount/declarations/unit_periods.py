@@ -49,7 +49,8 @@ def with_period_ticks(budget: Budget, schedule: Schedule) -> Budget:
     for number in {1} | {
         periods.tick_of(piece.since) + more for piece in periods.pieces() for more in (-1, 0, 1)
     }:
-        first, last = periods.start_of(max(number, 1)), periods.start_of(max(number, 1) + 1)
+        first = periods.start_of(max(number, 1))
+        last = periods.start_of(max(number, 1) + 1)
         if (first - schedule.begin) % schedule.length or (last - schedule.begin) % schedule.length:
             raise cut
         longest = max(longest, (last - first) // schedule.length)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
 import numpy as np
@@ -43,16 +43,12 @@ def check_views(
         raise ParameterError(
             f'views must be a list of names such as ["per-day", "last-24"], got {names!r:.80}'
         )
-    given = tuple(dict.fromkeys(names))
-    for name in given:
-        known = isinstance(name, str) and (
-            name in NAMES or LAST.fullmatch(name) or QUANTILE.fullmatch(name)
-        )
-        if not known:
+    views = tuple(dict.fromkeys(names))
+    for name in views:
+        if not _is_view(name):
             raise UnknownName("view", name, NAMES)
-        timed = None if schedule is None or schedule.manual else schedule
-        one = name == PER_TICK or (timed is not None and noise_views([name], timed) == (PER_TICK,))
-        query.publishing.check_views(f"view {name!r}: ", 1 if one else None)
+        width = 1 if _is_of_one_tick(name, schedule) else None
+        query.publishing.check_views(f"view {name!r}: ", width)
         if postprocess:
             raise ParameterError(
                 f"view {name!r}: the error of differences of post-processed numbers is not known; "
@@ -72,7 +68,23 @@ def check_views(
                 raise ParameterError(
                     f"view {name!r}: a tick of {schedule.tick} is longer than that"
                 )
-    return given
+    return views
+
+
+def _is_view(name: Any) -> bool:
+    """Whether this is the name of a view, of any query."""
+    if not isinstance(name, str):
+        return False
+    return bool(name in NAMES or LAST.fullmatch(name) or QUANTILE.fullmatch(name))
+
+
+def _is_of_one_tick(name: str, schedule: Schedule | None) -> bool:
+    """Whether each number of a view is that of one tick, as a day is where ticks are days."""
+    if name == PER_TICK:
+        return True
+    if schedule is None or schedule.manual:
+        return False
+    return noise_views([name], schedule) == (PER_TICK,)
 
 
 def view_table(view: View, name: str, schedule: Schedule, postprocess: Names = ()) -> ReleaseTable:
@@ -91,7 +103,9 @@ def view_table(view: View, name: str, schedule: Schedule, postprocess: Names = (
     """
     match = QUANTILE.fullmatch(name)
     begin = view.last if match or name == RUNNING else view.first
-    starts = None if schedule.manual else [schedule.start_of(tick) for tick in begin.tolist()]
+    starts = None
+    if not schedule.manual:
+        starts = [schedule.start_of(tick) for tick in begin.tolist()]
     if match is None:
         table = postprocess_table(
             view.table(LEVEL, starts), postprocess, counts=view._errors.query.monotone
@@ -102,7 +116,9 @@ def view_table(view: View, name: str, schedule: Schedule, postprocess: Names = (
             view.last, starts, (match[1],), [value, np.full_like(value, np.nan), low, high], begin
         )
     newest = view._errors.newest(view.last)
-    return table if newest is None else replace(table, as_of=newest[0], left=newest[1])
+    if newest is None:
+        return table
+    return replace(table, as_of=newest[0], left=newest[1])
 
 
 def all_of_view(
@@ -136,7 +152,8 @@ def shown_tables(
         return
     rows = before
     for table in tables:
-        rows, last = stack_rows(rows, table.numbers[:, 0]), stream.tick
+        rows = stack_rows(rows, table.numbers[:, 0])
+        last = stream.tick
         spans = view_spans(name, schedule, last - len(table.ticks), last)
         view = take_views.spans(stream.read_back(rows, last - len(rows) + 1), name, *spans)
         yield view_table(view, name, schedule, postprocess)
@@ -188,7 +205,9 @@ def most_ticks(name: str, schedule: Schedule) -> int:
     """The most ticks that lie between the ends of two spans."""
     if name not in DAYS:
         return 1
-    longer = 0 if schedule.calendar or zone_named(schedule.zone) is UTC else UNITS["h"]
+    longer = 0  # a day of the autumn change has an hour more
+    if not schedule.calendar and zone_named(schedule.zone) is not UTC:
+        longer = UNITS["h"]
     return -(-(DAYS[name] * UNITS["d"] + longer) // schedule.length)
 
 
@@ -198,16 +217,28 @@ def view_spans(
     """(after, until) of the whole spans of a view that end after tick `behind`, and by tick
     `released`."""
     if name in DAYS:
-        ends = [_first_tick(schedule, released + 1, DAYS[name]) - 1 if released else 0]
-        while ends[-1] > behind:
-            ends.append(_first_tick(schedule, ends[-1], DAYS[name]) - 1)
-        if len(ends) > 1 and ends[-1] == 0 and not _begins_whole(schedule, DAYS[name]):
-            ends.pop()
-        edges = np.asarray(ends[::-1], np.int64)
-        return edges[:-1], edges[1:]
+        return _calendar_spans(DAYS[name], schedule, behind, released)
     width = _width(name)
     until = np.arange(max(behind + 1, width or 1), released + 1, dtype=np.int64)
-    return (np.zeros_like(until) if width is None else until - width), until
+    if width is None:
+        return np.zeros_like(until), until
+    return until - width, until
+
+
+def _calendar_spans(
+    days: int, schedule: Schedule, behind: int, released: int
+) -> tuple[IntArray, IntArray]:
+    """As `view_spans`, of days (1) or weeks (7): go back from the newest that is over."""
+    newest = 0
+    if released:
+        newest = _first_tick_of_period(schedule, released + 1, days) - 1
+    ends = [newest]
+    while ends[-1] > behind:
+        ends.append(_first_tick_of_period(schedule, ends[-1], days) - 1)
+    if len(ends) > 1 and ends[-1] == 0 and not _begins_whole(schedule, days):
+        ends.pop()
+    edges = np.asarray(ends[::-1], np.int64)
+    return edges[:-1], edges[1:]
 
 
 def newest_spans(
@@ -228,26 +259,34 @@ def next_spans(
 
 
 def _width(name: str) -> int | None:
-    return None if QUANTILE.fullmatch(name) or name in DAYS else view_width(name)
+    """The ticks that a view adds up; None for all so far, quantiles, and days and weeks, whose
+    ticks vary."""
+    if QUANTILE.fullmatch(name) or name in DAYS:
+        return None
+    return view_width(name)
 
 
 def _begin(name: str, schedule: Schedule, tick: int) -> int:
-    """The tick after which the first span begins that ends with `tick` or later."""
+    """Find the tick after which the first span begins that ends with `tick` or later."""
     if name in DAYS:
-        return _first_tick(schedule, tick, DAYS[name]) - 1
+        return _first_tick_of_period(schedule, tick, DAYS[name]) - 1
     width = _width(name)
-    return 0 if width is None else max(0, tick - width)
+    if width is None:
+        return 0
+    return max(0, tick - width)
 
 
-def _first_tick(schedule: Schedule, tick: int, days: int) -> int:
-    period = _period(schedule, tick, days)
-    midnight = datetime.fromordinal(period).replace(tzinfo=zone_named(schedule.zone))
-    instant = microseconds(midnight)
-    first = 1 if instant <= schedule.begin else min(schedule.tick_of(instant), tick)
+def _first_tick_of_period(schedule: Schedule, tick: int, days: int) -> int:
+    """Find the first tick that begins in the same day or week as a tick does."""
+    period = _period_of(schedule, tick, days)
+    midnight = microseconds(datetime.combine(period, time(), tzinfo=zone_named(schedule.zone)))
+    first = 1
+    if midnight > schedule.begin:
+        first = min(schedule.tick_of(midnight), tick)
     # the tick of midnight may have begun before it, and the clock may skip midnight
-    while _period(schedule, first, days) < period:
+    while _period_of(schedule, first, days) < period:
         first += 1
-    while first > 1 and _period(schedule, first - 1, days) == period:
+    while first > 1 and _period_of(schedule, first - 1, days) == period:
         first -= 1
     return first
 
@@ -255,17 +294,21 @@ def _first_tick(schedule: Schedule, tick: int, days: int) -> int:
 def _begins_whole(schedule: Schedule, days: int) -> bool:
     """Whether all ticks of the first day or week are ticks of the stream: none would begin in it
     before the first."""
-    before = date.fromisoformat(schedule.show_tick_before()[:10])
-    return _first_day(before, days) < _period(schedule, 1, days)
+    day_before = date.fromisoformat(schedule.show_tick_before()[:10])
+    return _first_day(day_before, days) < _period_of(schedule, 1, days)
 
 
-def _period(schedule: Schedule, tick: int, days: int) -> int:
-    return _first_day(date.fromisoformat(schedule.show(schedule.start_of(tick))[:10]), days)
+def _period_of(schedule: Schedule, tick: int, days: int) -> date:
+    """Name the day or week in which a tick begins by its first day."""
+    start = schedule.show(schedule.start_of(tick))
+    return _first_day(date.fromisoformat(start[:10]), days)
 
 
-def _first_day(day: date, days: int) -> int:
-    """The ordinal of the first day of the day or week (from Monday) that holds a day."""
-    return (day if days == 1 else day - timedelta(days=day.weekday())).toordinal()
+def _first_day(day: date, days: int) -> date:
+    """Go back to the Monday of a week; a day is its own first day."""
+    if days == 1:
+        return day
+    return day - timedelta(days=day.weekday())
 
 
 def offered_views(query: Query, schedule: Schedule, postprocess: Names) -> Names:

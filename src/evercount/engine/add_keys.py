@@ -19,11 +19,17 @@ import numpy as np
 
 from evercount._validate import FloatArray, IntArray
 from evercount.engine.build import squared_norm
-from evercount.engine.build_parameters import dump_stream, load_stream
 from evercount.engine.error_model import JoinedCells
-from evercount.engine.state import Advanced, Rows, StreamParameters, StreamState, postprocessed
+from evercount.engine.key_views import evidence_at
+from evercount.engine.state import (
+    Advanced,
+    PublishedRows,
+    StreamParameters,
+    StreamState,
+    postprocessed,
+)
 from evercount.engine.stream_facts import StreamFacts
-from evercount.engine.take_views import evidence_at
+from evercount.engine.stream_snapshot import dump_stream, load_stream
 from evercount.errors import ParameterError
 from evercount.mechanisms.composed_noise import NamedNoise
 from evercount.mechanisms.noise_stream import join_cells
@@ -54,7 +60,8 @@ def advance_keys(
     assert len(increments) == len(encoder.pending)
     if parameters.query.publishing.own_ticks:
         return _advance_own_ticks(parameters, state, increments[:, 0], encoder)
-    table, ticks = encoder.changeable(), encoder.pending
+    table = encoder.changeable()
+    ticks = encoder.pending
     published: list[Published] = []
     totals = state.totals
     for start in range(0, len(ticks), TICKS_AT_A_TIME):
@@ -69,7 +76,7 @@ def advance_keys(
     values, sums = (_padded([row[side] for row in published], len(labels)) for side in (0, 1))
     values, _ = postprocessed(parameters.postprocess, values, None)
     after = replace(state, tick=state.tick + len(ticks), totals=totals, encoder=table)
-    return Rows(values, sums, labels), after
+    return PublishedRows(values, sums, labels), after
 
 
 def _advance_own_ticks(
@@ -83,37 +90,38 @@ def _advance_own_ticks(
     """
     noise, thresholds = _by_name(parameters)
     totals = numbers + noise.rows(state.tick + 1, len(numbers))[:, noise.place[""]]
-    found: list[dict[str, int]] = []
+    released: list[dict[str, int]] = []
     for tick, more in enumerate(encoder.pending, state.tick + 1):
         names = sorted(key for key, count in more.items() if count >= thresholds.minimum)
         noisy = np.asarray([more[key] for key in names], np.int64) + noise.at(tick, names)
         passed = np.flatnonzero(noisy >= thresholds.at(tick)).tolist()
-        found.append({names[place]: int(noisy[place]) for place in passed})
-    keys = sorted({key for day in found for key in day})
+        released.append({names[place]: int(noisy[place]) for place in passed})
+    keys = sorted({key for day in released for key in day})
     place = {key: number for number, key in enumerate(keys, 2)}
-    values = np.full((len(found), 2 + len(keys)), np.nan)
-    for row, day in enumerate(found):
+    values = np.full((len(released), 2 + len(keys)), np.nan)
+    for row, day in enumerate(released):
         values[row, :2] = totals[row], totals[row] - sum(day.values())
         values[row, [place[key] for key in day]] = list(day.values())
     sums = evidence_at(
-        np.arange(state.tick + 1, state.tick + 1 + len(found)),
+        np.arange(state.tick + 1, state.tick + 1 + len(released)),
         values,
         thresholds,
         parameters.errors,
     )
     sums[:, :2] = 0.0
-    last = (
-        KeyCounts.of_published(list(found[-1]), state.tick + len(found))
-        if found
-        else replace(encoder, pending=())
-    )
+    if released:
+        last = KeyCounts.of_published(list(released[-1]), state.tick + len(released))
+    else:
+        last = replace(encoder, pending=())
     published, _ = postprocessed(parameters.postprocess, values, None)
-    after = replace(state, tick=state.tick + len(found), encoder=last)
-    return Rows(published, sums, [*RESERVED, *keys]), after
+    after = replace(state, tick=state.tick + len(released), encoder=last)
+    return PublishedRows(published, sums, [*RESERVED, *keys]), after
 
 
 def _by_name(parameters: StreamParameters) -> tuple[NamedNoise, Thresholds]:
-    noise, thresholds = parameters.noise.stream, parameters.thresholds
+    """Take the noise by name and the thresholds of a stream whose keys are discovered."""
+    noise = parameters.noise.stream
+    thresholds = parameters.thresholds
     assert isinstance(noise, NamedNoise)
     assert thresholds is not None
     return noise, thresholds
@@ -127,7 +135,7 @@ def _block(
     ticks: tuple[Any, ...],
     table: KeyCounts,
 ) -> tuple[list[Published], KeyCounts]:
-    """Some ticks after tick `before`: what they publish, and the counts after them."""
+    """Release some ticks after tick `before`; return what they publish, and the counts then."""
     noise, thresholds = _by_name(parameters)
     drawn = noise.rows(before + 1, len(ticks))
     columns = _columns(noise, table, np.empty(0, np.int64))
@@ -165,14 +173,14 @@ def _discover(
     return replace(table, evidence=(noisy[table.listed] - threshold - 1) / std)
 
 
-def _columns(noise: NamedNoise, table: KeyCounts, known: IntArray) -> IntArray:
-    """The columns of noise of the counted keys; those of the first ones are known."""
-    fresh = [noise.place[key] for key in table.keys[len(known) :] if key in noise.place]
-    return np.concatenate([known, np.asarray(fresh, np.int64)])
+def _columns(noise: NamedNoise, table: KeyCounts, earlier: IntArray) -> IntArray:
+    """Find the columns of noise of the counted keys; those of the first ones are `earlier`."""
+    fresh = [noise.place[key] for key in table.keys[len(earlier) :] if key in noise.place]
+    return np.concatenate([earlier, np.asarray(fresh, np.int64)])
 
 
 def _padded(rows: list[FloatArray], width: int) -> FloatArray:
-    """One row for each tick; NaN where a key was not public yet."""
+    """Stack one row for each tick; NaN where a key was not public yet."""
     out = np.full((len(rows), width), np.nan)
     for number, row in enumerate(rows):
         out[number, : len(row)] = row
@@ -190,7 +198,8 @@ def add_keys(
     refused. Numbers of other cells are what they would have been. Proof:
     `mechanisms/joined_noise.proof.md`. Tests: tests/engine/test_add_keys.py.
     """
-    query, old = parameters.query.with_keys(list(keys)), parameters.query
+    query = parameters.query.with_keys(list(keys))
+    old = parameters.query
     if parameters.part is not None:
         raise ParameterError("keys cannot join a part of the cells: add them to the whole stream")
     if "monotone" in parameters.postprocess:
@@ -204,30 +213,39 @@ def add_keys(
     data["noise"]["state"] = join_cells(parameters.noise.stream, old.cells, more)
     data["totals"] = np.concatenate([state.totals, np.zeros(more, state.totals.dtype)])
     data["joined"] = [*data["joined"], list(JoinedCells(state.tick, old.cells, old.outputs))]
-    grown, after = load_stream(
-        data, None if parameters.user_caps is None else parameters.user_caps.period_of
-    )
+    period_of = None
+    if parameters.user_caps is not None:
+        period_of = parameters.user_caps.period_of
+    grown, after = load_stream(data, period_of)
     return replace(grown, replay=parameters.replay), replace(
         after, encoder=state.encoder, users=state.users, last_users=state.last_users
     )
 
 
 def _in_rows(key: Any) -> str:
-    """A key as `Rows` lists it: what else has a label, such as a total, is none of these."""
-    return path_key(list(map(str, key))) if isinstance(key, tuple) else str(key)
+    """Write a key as `queries.base.Rows` lists it: what else has a label, such as a total, is none
+    of these."""
+    if isinstance(key, tuple):
+        return path_key(list(map(str, key)))
+    return str(key)
 
 
 def label_of(key: Any) -> str:
     """How a key is shown; a path by all its names."""
-    return SEPARATOR.join(map(str, key)) if isinstance(key, tuple | list) else str(key)
+    if isinstance(key, tuple | list):
+        return SEPARATOR.join(map(str, key))
+    return str(key)
 
 
 def _check_noise(parameters: StreamParameters, query: Query) -> None:
     """Refuse keys with which one protected unit could change more than the noise was made for."""
-    budget, horizon = parameters.budget, parameters.horizon
+    budget = parameters.budget
+    horizon = parameters.horizon
     norm = partial(squared_norm, parameters.factorization, budget=budget, horizon=horizon)
-    both = (query, parameters.query)
-    needed, has = (protected_l1(one, budget, horizon) if budget.pure else norm(one) for one in both)
+    if budget.pure:
+        norm = partial(protected_l1, budget=budget, horizon=horizon)
+    needed = norm(query)
+    has = norm(parameters.query)
     if needed > has * (1 + 1e-12):
         raise ParameterError(
             f"with these keys one {budget.unit} could change the counts by more ({needed:g}) than "
@@ -242,15 +260,17 @@ def hide_keys(
     """The stream that shows no numbers of these labels from its next tick on, or shows them again.
     They are counted as before, so what is shown again has no gap in its sums. It is
     post-processing."""
-    known = {label: place for place, label in enumerate(parameters.query.labels)}
-    unknown = [label for label in labels if label not in known]
+    places = {label: place for place, label in enumerate(parameters.query.labels)}
+    unknown = [label for label in labels if label not in places]
     if unknown or parameters.query.discovery is not None:
         raise ParameterError(
             f"there is no key {', '.join(map(repr, unknown))} in the list of this stream"
         )
-    chosen = {known[label] for label in labels}
-    hidden = set(state.hidden) | chosen if hide else set(state.hidden) - chosen
-    if len(hidden) == len(known):
+    chosen = {places[label] for label in labels}
+    hidden = set(state.hidden) - chosen
+    if hide:
+        hidden |= chosen
+    if len(hidden) == len(places):
         raise ParameterError("nothing would be left to show; end the stream instead")
     return replace(state, hidden=tuple(sorted(hidden)))
 
@@ -262,11 +282,12 @@ def with_joined(stream: F, joined: Sequence[tuple[int, Sequence[Any]]]) -> F:
     """A replay before its first tick with the facts of a stream that keys have joined after some
     ticks. Its errors are those of that stream; its noise is not."""
     for after, keys in joined:
-        cells, outputs = stream.query.cells, stream.query.outputs
+        cells = stream.query.cells
+        outputs = stream.query.outputs
         stream.add_keys(keys)
         errors = stream._parameters.errors
-        known = (*errors.joined[:-1], JoinedCells(after, cells, outputs))
-        stream._parameters = replace(stream._parameters, errors=replace(errors, joined=known))
+        cohorts = (*errors.joined[:-1], JoinedCells(after, cells, outputs))
+        stream._parameters = replace(stream._parameters, errors=replace(errors, joined=cohorts))
     return stream
 
 
@@ -307,12 +328,16 @@ class GrowingStream(StreamFacts[V_co]):
     def _with_keys(self, keys: Iterable[Any]) -> tuple[StreamParameters, StreamState, list[str]]:
         """Return what `add_keys` makes of the stream, which stays as it is, and the labels of the
         keys that join."""
-        hidden, rows = self.hidden_labels, self.query.rows
-        listed = set(rows.keys[0]) if rows is not None and rows.keyed else ()
+        hidden = self.hidden_labels
+        rows = self.query.rows
+        listed: set[Any] = set()
+        if rows is not None and rows.keyed:
+            listed = set(rows.keys[0])
         named = list(dict.fromkeys(tuple(key) if isinstance(key, list) else key for key in keys))
         again = [label_of(key) for key in named if label_of(key) in hidden]
         new = [key for key in named if label_of(key) not in hidden and _in_rows(key) not in listed]
-        parameters, state = self._parameters, self._state
+        parameters = self._parameters
+        state = self._state
         if new:
             parameters, state = add_keys(parameters, state, new)
         if again:

@@ -77,7 +77,9 @@ def view_weighting(name: str) -> Weighting:
 def fitted_width(name: str) -> int | None:
     """The ticks that noise for this view is fitted to."""
     weighting = view_weighting(name)
-    return weighting.alike if isinstance(weighting, Decayed) else weighting
+    if isinstance(weighting, Decayed):
+        return weighting.alike
+    return weighting
 
 
 def view_width(name: str) -> int | None:
@@ -128,7 +130,11 @@ def choose_engine(
         return _terrace(query, budget, horizon, name, views)
     if not isinstance(name, str | None) or name == "blend":
         return _blend(query, budget, horizon, name, views)
-    engine = pure_factorization(name, horizon) if budget.pure else factorization(name, horizon)
+    engine: Factorization
+    if budget.pure:
+        engine = pure_factorization(name, horizon)
+    else:
+        engine = factorization(name, horizon)
     if isinstance(engine, Bridge | EndlessBridge):
         l1 = protected_l1(query, budget, horizon)
         return engine.for_rate(unit_rate(budget.epsilon, l1, query.grid, UNITS) * UNITS)
@@ -145,7 +151,7 @@ def choose_engine(
 def _own(
     budget: Budget, horizon: int | None, given: Factorization | Mapping[str, Any]
 ) -> Factorization:
-    """A factorization that is given as an object, or as the matrices of a snapshot.
+    """Check a factorization that is given as an object, or as the matrices of a snapshot.
 
     **Guarantee.** Nothing but `TRUSTED` classes themselves is taken at its word. Test:
     tests/engine/test_own_factorization.py::test_claims_are_not_trusted.
@@ -168,8 +174,7 @@ def _own(
 def _blend(
     query: Query, budget: Budget, horizon: int | None, name: Spec, views: Names
 ) -> Blend | TappedBlend:
-    """The blend of stored numbers, or one that is fitted to the views and to the ticks that a unit
-    touches."""
+    """Make the blend of stored numbers, or fit one to the views and the ticks that a unit fills."""
     check_blend(budget)
     if not isinstance(name, str):
         if name.get("name") != "blend":
@@ -179,10 +184,8 @@ def _blend(
         return make_blend(
             horizon, BlendFilter.from_dict({key: name[key] for key in name if key != "name"})
         )
-    widths, span = (
-        tuple(fitted_width(view) or RUNNING for view in views),
-        budget.touched(horizon).span,
-    )
+    widths = tuple(fitted_width(view) or RUNNING for view in views)
+    span = budget.touched(horizon).span
     return make_blend(
         horizon, _fitted(widths, horizon or FITTED_TICKS, full_ticks(query, budget, horizon), span)
     )
@@ -201,7 +204,7 @@ def check_blend(budget: Budget) -> None:
 def _terrace(
     query: Query, budget: Budget, horizon: int | None, name: Spec, views: Names
 ) -> Terrace:
-    """The terrace of stored numbers, or one that is fitted to the views."""
+    """Make the terrace of stored numbers, or fit one to the views."""
     if not budget.pure:
         raise ParameterError("'terrace' is Laplace noise: it needs delta=0")
     rate = (
@@ -217,7 +220,9 @@ def _terrace(
 def full_ticks(query: Query, budget: Budget, horizon: int | None) -> int:
     """The ticks that a unit fills in the worst case, for which a blend is fitted; 1 where noise is
     for single ones."""
-    return (budget.touched(horizon).full_ticks or 1) if query.memoryless else 1
+    if query.memoryless:
+        return budget.touched(horizon).full_ticks or 1
+    return 1
 
 
 def _worst_error(engine: Factorization, query: Query, budget: Budget) -> float:
@@ -247,9 +252,9 @@ def sensitivity_on(
     """
     S = _smallest_sensitivity(engine, query, adjacency, unit, period)
     if math.isinf(S):
-        capped = (
-            "" if query.people is None else ", or cap the events of a user that the query counts"
-        )
+        capped = ""
+        if query.people is not None:
+            capped = ", or cap the events of a user that the query counts"
         raise ParameterError(
             f"one {unit} can change {query.name!r} again and again in this kind of stream, so "
             "noise for its increments is not private: give a horizon and omit the factorization "
@@ -264,7 +269,8 @@ def _smallest_sensitivity(
     """The smallest S that is proved for this query on this factorization; infinite where none
     is."""
     if unit == "user" and query.people is not None:
-        own, values = query.people.user_sensitivity, engine.releases_values
+        own = query.people.user_sensitivity
+        values = engine.releases_values
         return own(adjacency, period, falling=engine.falling_gram, values=values)
     candidates = [query.squared_sensitivity(adjacency)]
     if engine.falling_gram:
@@ -285,8 +291,11 @@ def squared_norm(engine: Factorization, query: Query, budget: Budget, horizon: i
     tests/engine/test_unit_noise.py::test_no_neighbours_beat_the_norm (all patterns of small
     streams) and tests/engine/test_unit_noise.py::test_planted_norms_are_caught.
     """
-    unit, adjacency = budget.touched(horizon), budget.adjacency
-    people = query.people if budget.unit == "user" else None
+    unit = budget.touched(horizon)
+    adjacency = budget.adjacency
+    people = None
+    if budget.unit == "user":
+        people = query.people
     if people is not None:
         if not people.each_tick:
             return (
@@ -342,14 +351,18 @@ def make_noise(
             build_pure, engine, cells=query.cells, grid=query.grid, l1=l1, epsilon=budget.epsilon
         )
         return _all_cohorts(pure, **rest)
-    own = 0.0 if query.discovery is None else query.discovery.own_delta(budget)
+    own = 0.0
+    cells = query.cells
+    names = None
+    if query.discovery is not None:
+        own = query.discovery.own_delta(budget)
+        cells = query.discovery.touched_cells(budget, horizon)
+        names = query.discovery.first_names
     build = partial(
         build_noise,
         engine,
-        cells=query.cells
-        if query.discovery is None
-        else query.discovery.touched_cells(budget, horizon),
-        names=None if query.discovery is None else query.discovery.first_names,
+        cells=cells,
+        names=names,
         grid=query.grid,
         sensitivity=math.sqrt(squared_norm(engine, query, budget, horizon)),
         budget=budget.reserve(own) if own else budget,
@@ -358,7 +371,9 @@ def make_noise(
         touched=bounded("ticks", budget, horizon) if query.memoryless else None,
     )
     noise = _all_cohorts(build, **rest)
-    return replace(noise, numeric_delta=noise.numeric_delta + own, unseen=own) if own else noise
+    if own:
+        return replace(noise, numeric_delta=noise.numeric_delta + own, unseen=own)
+    return noise
 
 
 def noise_declaration(
@@ -379,17 +394,22 @@ def noise_declaration(
     tests/declarations/test_noise_key.py, which walks over the arguments of every part of a
     declaration.
     """
-    return {
+    declared: dict[str, Any] = {
         "query": query.identity(),
         "budget": budget.to_dict(),
         "horizon": horizon,
         "noise": "exact",
         "grid": float(query.grid).hex(),
         "postprocess": postprocess,
-        **({} if views == (RUNNING,) else {"views": views}),
-        **({} if during is None else {"range": during.key}),
-        **({"periods": periods} if periods else {}),
     }
+    # what has its default is not named: keys of streams that were declared before it was there stay
+    if views != (RUNNING,):
+        declared["views"] = views
+    if during is not None:
+        declared["range"] = during.key
+    if periods:
+        declared["periods"] = periods
+    return declared
 
 
 def _all_cohorts(
@@ -407,7 +427,8 @@ def _all_cohorts(
     """
     if dumped is None or "joined" not in (dumped["state"] or ()):
         return build(dumped=dumped, part=part, **source)
-    cohorts, noises = [], []
+    cohorts = []
+    noises = []
     for cells, base, state in cohort_states(dumped["state"]):
         noises.append(build(dumped={**dumped, "state": state}, part=cells, **source))
         cohorts.append(Cohort(noises[-1].stream, len(cells), base))

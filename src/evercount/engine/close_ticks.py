@@ -56,7 +56,11 @@ class TickTotals:
     @classmethod
     def of(cls, cells: int, tick: IntArray, cell: IntArray, total: IntArray) -> TickTotals:
         """Entries in the order of ticks, from their first tick to their last."""
-        first, stop = (int(tick[0]), int(tick[-1]) + 1) if len(tick) else (1, 1)
+        if len(tick):
+            first = int(tick[0])
+            stop = int(tick[-1]) + 1
+        else:
+            first, stop = 1, 1
         return cls(first, stop - first, cells, tick, cell, total)
 
     @classmethod
@@ -119,9 +123,9 @@ def close_ticks(
         raise InputError(
             f"the totals begin at tick {totals.first_tick}, but tick {stream.tick + 1} is next"
         )
-    capped: Capped = (
-        "by door" if stream.budget.unit == "user" and stream.query.people is None else False
-    )
+    capped: Capped = False
+    if stream.budget.unit == "user" and stream.query.people is None:
+        capped = "by door"
     for releases in _released(stream, totals, capped, numbers):
         yield releases.table(LEVEL, starts(releases.first_tick, len(releases)))
 

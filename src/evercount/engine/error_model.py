@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from evercount._validate import FloatArray, IntArray, check_probability
+from evercount._validate import BoolArray, FloatArray, IntArray, check_probability
 from evercount.bounds import simultaneous_quantile
 from evercount.bounds.tails import continuous_std, equal_numbers, laplace_factor, usual_factors
 from evercount.errors import ParameterError
@@ -53,6 +53,15 @@ class SpanErrors(NamedTuple):
     step: FloatArray
 
 
+class TickErrors(NamedTuple):
+    """Errors of the numbers of ticks, each (ticks, outputs or 1): half a width is
+    quantile·spread + slack."""
+
+    std: FloatArray
+    spread: FloatArray
+    slack: FloatArray
+
+
 BLOCK = 1024  # ticks
 
 CellStd = tuple[FloatArray, CellErrors]  # the std of one cell and its errors, each array (ticks, 1)
@@ -72,9 +81,7 @@ class ErrorModel:
     rounded: bool
     outputs: int = 0
     joined: tuple[JoinedCells, ...] = ()
-    _next: dict[int, tuple[FloatArray, FloatArray, FloatArray]] = field(
-        default_factory=dict, init=False, repr=False
-    )
+    _next: dict[int, TickErrors] = field(default_factory=dict, init=False, repr=False)
     # by full blocks of ticks
     _worst: dict[int, IntArray] = field(default_factory=dict, init=False, repr=False)
 
@@ -94,7 +101,7 @@ class ErrorModel:
         """Std of the published numbers, or of those of the last `width` ticks, shape (ticks,
         outputs or 1)."""
         if width is None:
-            return self.errors(ticks)[0]
+            return self.errors(ticks).std
         self.query.publishing.check_views("", width)
         at = np.atleast_1d(np.asarray(ticks))
         return self.span_errors(np.maximum(at - width, 0), at, self.parts).std
@@ -113,7 +120,10 @@ class ErrorModel:
             published.of_cells(range(*ends), self.query.outputs) for ends in pairwise(firsts)
         ]
         after = [0, *(one.after for one in self.joined)]
-        return tuple(Part(tick, *numbers) for tick, numbers in zip(after, of_cells, strict=True))
+        return tuple(
+            Part(tick, norms, rounding)
+            for tick, (norms, rounding) in zip(after, of_cells, strict=True)
+        )
 
     def with_joined(self, weights: IntArray, until: IntArray, parts: tuple[Part, ...]) -> IntArray:
         """`equal_numbers` of columns over spans, given those of cells of the start, (spans, 1).
@@ -137,22 +147,21 @@ class ErrorModel:
         for part in parts:
             late = until > part.after
             std, cell = self.difference_errors(np.maximum(after, part.after)[late], until[late])
-            whole = SpanErrors(*(np.zeros((len(until), part.norms.shape[-1])) for _ in range(4)))
-            norms, rounding = (side if side.ndim == 1 else side[late] for side in part[1:])
-            numbers = (
-                std * norms,
-                cell.spread * norms,
-                cell.slack * rounding,
-                cell.step_of(norms, rounding),
+            norms = _of_spans(part.norms, late)
+            rounding = _of_spans(part.rounding, late)
+            spread_out = partial(_spread_out, late, columns=part.norms.shape[-1])
+            each.append(
+                SpanErrors(
+                    std=spread_out(std * norms),
+                    spread=spread_out(cell.spread * norms),
+                    slack=spread_out(cell.slack * rounding),
+                    step=spread_out(cell.step_of(norms, rounding)),
+                )
             )
-            for side, own in zip(whole, numbers, strict=True):
-                side[late] = own
-            each.append(whole)
         return add_errors(each)
 
-    def errors(self, ticks: npt.ArrayLike) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """(std, spread, slack), each (ticks, outputs or 1): an interval's half-width is
-        quantile·spread + slack.
+    def errors(self, ticks: npt.ArrayLike) -> TickErrors:
+        """The errors of the published numbers at these ticks.
 
         Where the noise is wider than the grid, rounding acts as independent noise of variance
         grid²/12 and is part of the spread; half the distance of neighbouring published numbers is
@@ -170,19 +179,17 @@ class ErrorModel:
             return ready
         std, cell = self.cell_errors(ticks)
         first, *later = self.parts
-        errors = (
-            std * first.norms,
-            cell.spread * first.norms,
-            cell.slack_of(first.norms, first.rounding),
-        )
+        std = std * first.norms
+        spread = cell.spread * first.norms
+        slack = cell.slack_of(first.norms, first.rounding)
         if not later:
-            return errors
-        start = SpanErrors(*errors, np.zeros_like(errors[0]))
+            return TickErrors(std, spread, slack)
+        start = SpanErrors(std, spread, slack, step=np.zeros_like(std))
         at = np.atleast_1d(at)
         std, spread, slack, step = add_errors(
             [start, self.span_errors(np.zeros_like(at), at, tuple(later))]
         )
-        return std, spread, slack + step
+        return TickErrors(std, spread, slack + step)
 
     def prepare(self, tick: int) -> None:
         """Compute the errors of this tick now, so that asking for them is quick; only those of one
@@ -196,7 +203,8 @@ class ErrorModel:
 
     def cell_errors(self, ticks: npt.ArrayLike) -> CellStd:
         """(std, errors) of one cell's published number, each array (ticks, 1)."""
-        at, published = whole_ticks(ticks, self.factorization.horizon), self.query.publishing
+        at = whole_ticks(ticks, self.factorization.horizon)
+        published = self.query.publishing
         before = at - 1 if published.own_ticks else np.zeros_like(at)
         weights = published.sum_weights(at)
         if self.pure:
@@ -218,9 +226,11 @@ class ErrorModel:
         return self._worst_of(blocks, last)
 
     def _worst_of(self, blocks: int, last: int) -> IntArray:
-        """The worst ticks, where those of so many blocks are known."""
+        """Find the worst ticks, from those of so many full blocks on."""
         rest = np.arange(blocks * BLOCK + 1, last + 1)
-        ticks = np.concatenate([self._worst[blocks], rest]) if blocks else rest
+        ticks = rest
+        if blocks:
+            ticks = np.concatenate([self._worst[blocks], rest])
         std, cell = self.cell_errors(ticks)
         return np.unique(
             [ticks[np.argmax(side)] for side in (std, cell.spread, cell.slack, cell.step)]
@@ -238,19 +248,20 @@ class ErrorModel:
         variance before it is rounded; `plain` is that of continuous noise. A sum of discrete
         Laplace numbers needs half a unit once, however many they are; rounded numbers need it
         each."""
-        grid, half = self.query.grid, self.query.grid / 2 * weights
-        roundings, std = self.factorization.roundings(earlier, later), np.sqrt(variance)
+        grid = self.query.grid
+        half = self.query.grid / 2 * weights
+        roundings = self.factorization.roundings(earlier, later)
+        std = np.sqrt(variance)
         if self.rounded:
             added = self.factorization.rounding_variance(earlier, later)
             std = np.sqrt(variance + grid**2 * weights**2 * added)
-        spread, slack, step = (
-            np.sqrt(plain),
-            half * (roundings if self.rounded else 1),
-            np.zeros(len(std)),
-        )
+        spread = np.sqrt(plain)
+        slack = half * (roundings if self.rounded else 1)
+        step = np.zeros(len(std))
         if not self.pure:
             narrow = (spread < grid) & self.rounded
-            spread, slack = np.where(narrow, spread, std), np.where(narrow, slack, 0.0)
+            spread = np.where(narrow, spread, std)
+            slack = np.where(narrow, slack, 0.0)
             step = np.where(narrow, 0.0, half * self.rounded)
         std, spread, slack, step = (side[:, np.newaxis] for side in (std, spread, slack, step))
         return std, CellErrors(spread, slack, self.pure, step)
@@ -266,7 +277,8 @@ class ErrorModel:
     def _of_differences(self, earlier: IntArray, later: IntArray) -> tuple[FloatArray, FloatArray]:
         """(exact variance, that of continuous noise) of the difference of one cell's sums, before
         it is rounded."""
-        tree, square = self.factorization, self.query.grid**2
+        tree = self.factorization
+        square = self.query.grid**2
         if isinstance(tree, PureFactorization) and not isinstance(tree, DigitTree):
             exact, plain = tree.difference_errors(earlier, later, self.full_rate)
             return square * exact, square * plain
@@ -323,9 +335,9 @@ class ErrorModel:
     def equal_numbers(self, ticks: IntArray) -> IntArray:
         """How many equal Laplace numbers have a sum with tails as heavy as the noise, shape (ticks,
         outputs or 1); 0: normal noise."""
-        return (
-            self._laplace(ticks)[2][:, np.newaxis] if self.pure else np.zeros((len(ticks), 1), int)
-        )
+        if self.pure:
+            return self._laplace(ticks)[2][:, np.newaxis]
+        return np.zeros((len(ticks), 1), int)
 
     @property
     def pure(self) -> bool:
@@ -342,8 +354,26 @@ def add_errors(each: Sequence[SpanErrors]) -> SpanErrors:
     if len(each) == 1:
         return each[0]
     std, spread, slack, step = (np.stack(side) for side in zip(*each, strict=True))
-    root = np.sqrt((std**2).sum(axis=0)), np.sqrt((spread**2).sum(axis=0))
-    return SpanErrors(*root, slack.sum(axis=0), step.sum(axis=0))
+    return SpanErrors(
+        std=np.sqrt((std**2).sum(axis=0)),
+        spread=np.sqrt((spread**2).sum(axis=0)),
+        slack=slack.sum(axis=0),
+        step=step.sum(axis=0),
+    )
+
+
+def _of_spans(side: FloatArray, chosen: BoolArray) -> FloatArray:
+    """Take the rows of some spans, of what may be the same for all of them."""
+    if side.ndim == 1:
+        return side
+    return np.asarray(side[chosen])
+
+
+def _spread_out(places: BoolArray, rows: FloatArray, columns: int) -> FloatArray:
+    """Put the rows of some spans among those of all spans; the others have zeros."""
+    whole = np.zeros((len(places), columns))
+    whole[places] = rows
+    return whole
 
 
 def whole_ticks(ticks: npt.ArrayLike, horizon: int | None) -> IntArray:
@@ -380,8 +410,8 @@ def interval_factors(level: float, weights: IntArray, largest_of: npt.ArrayLike 
             strict=True,
         )
     )
-    known = {pair: interval_factor(level, *pair) for pair in set(pairs)}
-    return np.asarray([known[pair] for pair in pairs]).reshape(weights.shape)
+    factors = {pair: interval_factor(level, *pair) for pair in set(pairs)}
+    return np.asarray([factors[pair] for pair in pairs]).reshape(weights.shape)
 
 
 def coarse(number: int) -> int:
@@ -395,7 +425,9 @@ def normal_quantile(level: float) -> float:
     """How many standard deviations hold a fraction `level` of a normal, both sides."""
     check_probability("level", level)
     usual = usual_factors()
-    return usual.normal if level == usual.level else computed_normal(level)
+    if level == usual.level:
+        return usual.normal
+    return computed_normal(level)
 
 
 def computed_normal(level: float) -> float:

@@ -28,7 +28,8 @@ matrix."""
 
 
 def noise_covariance(model: ErrorModel, ticks: Any, view: str) -> FloatArray:
-    published, width = model.query.publishing, view_width(view)
+    published = model.query.publishing
+    width = view_width(view)
     at = whole_ticks(ticks, model.factorization.horizon)
     if published.own_ticks:
         return np.diag(model.cell_errors(at)[0][:, 0] ** 2)
@@ -36,10 +37,8 @@ def noise_covariance(model: ErrorModel, ticks: Any, view: str) -> FloatArray:
         weights = published.sum_weights(at)
         return np.asarray(covariance_of_sums(model, at) * np.multiply.outer(weights, weights))
     published.check_views("", width)
-    both, now = (
-        covariance_of_sums(model, np.concatenate([at, np.maximum(at - width, 0)])),
-        slice(len(at)),
-    )
+    both = covariance_of_sums(model, np.concatenate([at, np.maximum(at - width, 0)]))
+    now = slice(len(at))
     before = slice(len(at), None)
     return np.asarray(both[now, now] - both[now, before] - both[before, now] + both[before, before])
 
@@ -93,9 +92,11 @@ def nodes_of_ticks(engine: PureFactorization, places: IntArray) -> tuple[FloatAr
         parts = [_bridge_nodes(engine, at)]
     else:
         assert isinstance(engine, EndlessBridge)
-        parts, epochs = [], engine.epochs(at)
+        parts = []
+        epochs = engine.epochs(at)
         for epoch in range(int(epochs.max(initial=0)) + 1):
-            inside, total = epochs == epoch, float(engine.total_parts[epoch])
+            inside = epochs == epoch
+            total = float(engine.total_parts[epoch])
             own, shares = _bridge_nodes(engine.tree(epoch), at[inside] - int(engine.ends[epoch]))
             coefficients = np.zeros((len(at), own.shape[1]))
             coefficients[inside] = own
@@ -116,11 +117,13 @@ def _bridge_nodes(bridge: Bridge, at: IntArray) -> tuple[FloatArray, FloatArray]
 def _from_differences(square: Callable[[int, IntArray], AnyArray], places: IntArray) -> FloatArray:
     """The covariance at rising ticks, from the variance of the difference of each to earlier ones
     (0: no noise)."""
-    variance, apart = np.zeros(len(places)), np.zeros((len(places), len(places)))
+    variance = np.zeros(len(places))
+    apart = np.zeros((len(places), len(places)))
     for number, tick in enumerate(places.tolist()):
         if tick:
             squares = square(tick, np.append(places[:number], 0))
-            apart[number, :number], variance[number] = squares[:-1], squares[-1]
+            apart[number, :number] = squares[:-1]
+            variance[number] = squares[-1]
     covariance = (variance[:, np.newaxis] + variance - apart - apart.T) / 2
     np.fill_diagonal(covariance, variance)
     return np.asarray(covariance)

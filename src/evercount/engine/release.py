@@ -17,8 +17,8 @@ from evercount.bounds import simultaneous_quantile
 from evercount.bounds.tails import laplace_factor
 from evercount.engine import take_views
 from evercount.engine.error_model import ErrorModel, coarse, interval_factors
-from evercount.engine.noise_choice import simulated_factor
 from evercount.engine.release_table import LEVEL, Exports, ReleaseTable, table_of
+from evercount.engine.simulated_noise import simulated_factor
 from evercount.engine.tick_release import Release as Release
 from evercount.engine.views import View
 from evercount.errors import ParameterError
@@ -55,8 +55,13 @@ class Releases(Exports, Generic[V_co]):
         sums: FloatArray | None = None,
         labels: Sequence[str] | None = None,
     ) -> None:
-        self.first_tick, self.guarantee, self.postprocessed = first_tick, guarantee, postprocessed
-        self._values, self._errors, self._sums, self._labels = values, errors, sums, labels
+        self.first_tick = first_tick
+        self.guarantee = guarantee
+        self.postprocessed = postprocessed
+        self._values = values
+        self._errors = errors
+        self._sums = sums
+        self._labels = labels
 
     @overload
     def __getitem__(self, index: int) -> Release[V_co]: ...
@@ -76,9 +81,14 @@ class Releases(Exports, Generic[V_co]):
                 )
             part = slice(start, max(start, stop))
             sums = None if self._sums is None else self._sums[part]
-            said = (self._errors, self.guarantee, self.postprocessed)
             chosen = Releases(
-                self.first_tick + start, self._values[part], *said, sums, self._labels
+                self.first_tick + start,
+                self._values[part],
+                self._errors,
+                self.guarantee,
+                self.postprocessed,
+                sums,
+                self._labels,
             )
             # known better from the whole run
             if "_errors_all" in vars(self) or (self._looks_back and len(self) > 1):
@@ -126,7 +136,9 @@ class Releases(Exports, Generic[V_co]):
     @property
     def labels(self) -> Sequence[str]:
         """One label per output; where keys are discovered, of all that these ticks publish."""
-        return self._errors.query.labels if self._labels is None else self._labels
+        if self._labels is None:
+            return self._errors.query.labels
+        return self._labels
 
     @property
     def rows(self) -> FloatArray:
@@ -185,14 +197,15 @@ class Releases(Exports, Generic[V_co]):
                 "bound() is unavailable for ratios: their error depends on how many events come"
             )
         last = self.first_tick + len(self) - 1
-        numbers = max(last * self._values.shape[1] if self._looks_back else self._values.size, 1)
+        numbers = max(self._values.size, 1)
+        if self._looks_back:
+            numbers = max(last * self._values.shape[1], 1)
         factors = np.full((len(self), 1), float(simultaneous_quantile(numbers, beta)))
         if self._errors.pure:
-            weights = (
-                [1] * len(self)
-                if self._errors.joined
-                else self._equal_numbers(self.ticks).min(axis=1).tolist()
-            )
+            if self._errors.joined:
+                weights = [1] * len(self)
+            else:
+                weights = self._equal_numbers(self.ticks).min(axis=1).tolist()
             factors = np.asarray(
                 [laplace_factor(beta / numbers, weight) for weight in weights]
             ).reshape(-1, 1)
@@ -238,17 +251,16 @@ class Releases(Exports, Generic[V_co]):
             raise ParameterError(
                 f"between needs {least} ≤ first ≤ stop ≤ {last + 1}, got {first}, {stop}"
             )
-        earlier, later = int(first) - 1, int(stop) - 1
+        earlier = int(first) - 1
+        later = int(stop) - 1
         if self._errors.joined and later > earlier:
             view = take_views.spans(self, "between", [earlier], [later], totals=earlier == 0)
             return cast(tuple[V_co, V_co], (view.values[0], view.std[0]))
         # what would be published before the first tick, without noise
         none = np.zeros(self._values.shape[1])
-        empty = (
-            none
-            if self.query.discovery
-            else self.query.decode_run(1, np.zeros((1, self.query.cells)))[0]
-        )
+        empty = none
+        if not self.query.discovery:
+            empty = self.query.decode_run(1, np.zeros((1, self.query.cells)))[0]
         low, high = (
             self._values[tick - self.first_tick] if tick else empty for tick in (earlier, later)
         )
@@ -261,8 +273,9 @@ class Releases(Exports, Generic[V_co]):
                     0, 0
                 ]
             )
-        both = (float(value[0]), float(std[0])) if self.query.single else (value, std)
-        return cast(tuple[V_co, V_co], both)
+        if self.query.single:
+            return cast(tuple[V_co, V_co], (float(value[0]), float(std[0])))
+        return cast(tuple[V_co, V_co], (value, std))
 
     # -- errors ------------------------------------------------------------------------------------
 
@@ -310,29 +323,31 @@ class Releases(Exports, Generic[V_co]):
     def _rank_errors(self) -> RankErrors:
         """The errors of the numbers of one tick, as the selection of the largest needs them."""
         if self._sums is not None:
+            if self.query.discovery is None:
+                raise ParameterError(
+                    "there is nothing to select from: an average per event is one number"
+                )
             raise ParameterError(
                 "there is nothing to select: every discovered key has passed a threshold already"
-                if self.query.discovery is not None
-                else "there is nothing to select from: an average per event is one number"
             )
         _, spread, slack = self._errors_all
         outputs = self._values.shape[1]
         alike = self.query.outputs == self.query.cells and bool(
             np.all(self.query.publishing.norms() == 1.0)
         )
+        numbers = coarse(self.first_tick * outputs) if self._looks_back else outputs
         return RankErrors(
             CellErrors(spread, slack + self._rounding, self._errors.pure),
-            coarse(self.first_tick * outputs) if self._looks_back else outputs,
+            numbers,
             independent=alike and not self._looks_back and not self._errors.pure,
         )
 
     def _symmetric(self, level: float) -> FloatArray:
+        """Half the width of each interval that reaches as far on both sides."""
         ticks = self.ticks
-        ends = (
-            [[coarse(tick * self._errors.width)] for tick in ticks.tolist()]
-            if self._looks_back
-            else 0
-        )
+        ends: int | list[list[int]] = 0
+        if self._looks_back:
+            ends = [[coarse(tick * self._errors.width)] for tick in ticks.tolist()]
         weights = self._errors.with_joined(self._equal_numbers(ticks), ticks, self._errors.parts)
         factor = interval_factors(level, weights, ends)
         return np.asarray(factor * self._errors_all[1] + self._errors_all[2] + self._rounding)
@@ -341,17 +356,17 @@ class Releases(Exports, Generic[V_co]):
     def _rounding(self) -> float:
         """How far post-processing to whole numbers can move a number: not at all where all numbers
         are whole before."""
-        return (
-            0.5
-            if "integer" in self.postprocessed and not self.query.publishes_whole_numbers
-            else 0.0
-        )
+        if "integer" in self.postprocessed and not self.query.publishes_whole_numbers:
+            return 0.5
+        return 0.0
 
     def _equal_numbers(self, ticks: IntArray) -> IntArray:
         """See `ErrorModel.equal_numbers`; where a number is the largest so far, the heaviest tails
         so far."""
         numbers = self._errors.equal_numbers(ticks)
-        return np.minimum(numbers, 1) if self._looks_back else numbers
+        if self._looks_back:
+            return np.minimum(numbers, 1)
+        return numbers
 
     @property
     def _looks_back(self) -> bool:
@@ -359,7 +374,10 @@ class Releases(Exports, Generic[V_co]):
         return "monotone" in self.postprocessed
 
     def _squeeze(self, array: FloatArray) -> FloatArray:
-        return array[:, 0] if self.query.single else array
+        """Take the only column out of an array of a query with one number."""
+        if self.query.single:
+            return array[:, 0]
+        return array
 
     # -- views, at no further cost (engine/take_views.py) ------------------------------------------
 
@@ -388,7 +406,9 @@ class Releases(Exports, Generic[V_co]):
             ParameterError: The numbers were post-processed, or the query is not a sum over ticks.
         """
         own = self.query.publishing.own_ticks
-        until = self.ticks if self.first_tick == 1 or own else self.ticks[1:]
+        until = self.ticks
+        if self.first_tick > 1 and not own:
+            until = self.ticks[1:]
         return take_views.spans(self, "per tick", until - 1, until)
 
     def last(self, ticks: int) -> View:
@@ -427,7 +447,8 @@ class Releases(Exports, Generic[V_co]):
         Raises:
             ParameterError: As `per_tick`, or a span does not lie in this run.
         """
-        begin, end = np.asarray(first), np.asarray(stop)
+        begin = np.asarray(first)
+        end = np.asarray(stop)
         if begin.dtype.kind + end.dtype.kind not in ("ii", "iu", "ui", "uu"):
             raise ParameterError(
                 'spans need whole numbers, as in spans("weeks", [1, 8], [8, 15]), got '
@@ -478,8 +499,9 @@ class Releases(Exports, Generic[V_co]):
         """
         numbers = [self._values, self.stds, *self._limits(level)]
         # a stream with a schedule has a declaration that says it
-        said = self.postprocessed and starts is None
-        marks = {"postprocessed": " ".join(self.postprocessed)} if said else {}
+        marks = {}
+        if self.postprocessed and starts is None:
+            marks["postprocessed"] = " ".join(self.postprocessed)
         return table_of(
             self.ticks, starts, self.labels, numbers, marks=marks, guarantee=self.guarantee
         )

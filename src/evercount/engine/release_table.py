@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import namedtuple
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -65,9 +65,11 @@ class Exports(ABC):
 
     def _repr_html_(self) -> str:
         """A small chart and the newest numbers, for notebooks."""
-        table, axes = _in_time(self.table()), None
+        table = _in_time(self.table())
+        axes = None
         with suppress(MissingExtra):
-            axes = table.plot(cells=CHARTED_CELLS) if len(table.ticks) else None
+            if len(table.ticks):
+                axes = table.plot(cells=CHARTED_CELLS)
         values, _, low, high = (table.numbers[:, part] for part in range(len(NUMBERS)))
         chart = chart_html(self._title, axes, table.cells, values, low, high)
         return f"<div>{chart}<p>{escape(self.guarantee)}</p></div>"
@@ -199,13 +201,14 @@ class Exports(ABC):
         """
         table = _in_time(self.table())
         values, _, low, high = (table.numbers[:, part, :cells] for part in range(len(NUMBERS)))
-        times = None if table.starts is None else np.asarray(table.starts, "datetime64[us]")
-        zone = (
-            None
-            if table.clock is None or table.clock.arrow_zone == "UTC"
-            else ZoneInfo(table.clock.arrow_zone)
-        )
-        numbers, names = (values, low, high), table.cells[:cells]
+        times = None
+        if table.starts is not None:
+            times = np.asarray(table.starts, "datetime64[us]")
+        zone = None
+        if table.clock is not None and table.clock.arrow_zone != "UTC":
+            zone = ZoneInfo(table.clock.arrow_zone)
+        numbers = (values, low, high)
+        names = table.cells[:cells]
         more: dict[str, Any] = {
             "times": times,
             "zone": zone,
@@ -286,30 +289,26 @@ class ReleaseTable(Exports, Sequence[Any]):
         return next(iter(self[index : index + 1 or None]))
 
     def _rows(self, index: slice) -> ReleaseTable:
-        """The table of some rows. A negative step turns both ticks and cells around, and with them
-        the rows."""
+        """Make the table of some rows. A negative step turns both ticks and cells around, and with
+        them the rows."""
         row, cell = np.nonzero(~np.isnan(self.numbers[:, 0]))
         chosen = np.arange(len(row))[index]
-        kept = np.full_like(self.numbers, np.nan)
-        kept[row[chosen], :, cell[chosen]] = self.numbers[row[chosen], :, cell[chosen]]
+        numbers = np.full_like(self.numbers, np.nan)
+        numbers[row[chosen], :, cell[chosen]] = self.numbers[row[chosen], :, cell[chosen]]
         some = np.unique(row[chosen])
         cells = self.cells
         if index.step is not None and index.step < 0:
             some = some[::-1]
-            kept = kept[:, :, ::-1]
-            cells = list(cells[: kept.shape[2]])[::-1]
-        given = {
-            name: vars(self)[name]
-            for name in ("ticks", "starts", "first", "as_of", "left", "notes")
-        }
-        rows: dict[str, Any] = {
-            name: column[some]
-            if isinstance(column, np.ndarray)
-            else [column[place] for place in some.tolist()]
-            for name, column in given.items()
-            if column is not None
-        }
-        return replace(self, cells=cells, numbers=kept[some], views={}, **rows)
+            numbers = numbers[:, :, ::-1]
+            cells = list(cells[: numbers.shape[2]])[::-1]
+        rows: dict[str, Any] = {}
+        for name in ("ticks", "starts", "first", "as_of", "left", "notes"):
+            column = vars(self)[name]
+            if isinstance(column, np.ndarray):
+                rows[name] = column[some]
+            elif column is not None:
+                rows[name] = [column[place] for place in some.tolist()]
+        return replace(self, cells=cells, numbers=numbers[some], views={}, **rows)
 
     def __iter__(self) -> Iterator[Any]:
         columns = self.columns()
@@ -335,19 +334,21 @@ class ReleaseTable(Exports, Sequence[Any]):
     def __repr__(self) -> str:
         shown = [list(self.columns())]
         rows = len(self)
-        for row in (
-            self
-            if rows <= MOST_SHOWN
-            else (*self[: MOST_SHOWN // 2], *self[rows - MOST_SHOWN // 2 :])
-        ):
+        listed: Iterable[Any] = self
+        if rows > MOST_SHOWN:
+            listed = (*self[: MOST_SHOWN // 2], *self[rows - MOST_SHOWN // 2 :])
+        for row in listed:
             shown.append([f"{part:.4g}" if isinstance(part, float) else str(part) for part in row])
         lines = aligned(shown)
         if rows > MOST_SHOWN:
             lines.insert(1 + MOST_SHOWN // 2, "…")
-        others = f"; other views: {', '.join(self.views)}" if self.views else ""
-        return "\n".join(
-            [*lines, f"[{rows} rows{others}]", *([self.guarantee] if self.guarantee else [])]
-        )
+        others = ""
+        if self.views:
+            others = f"; other views: {', '.join(self.views)}"
+        lines.append(f"[{rows} rows{others}]")
+        if self.guarantee:
+            lines.append(self.guarantee)
+        return "\n".join(lines)
 
     @property
     def _title(self) -> str:
@@ -383,28 +384,28 @@ class ReleaseTable(Exports, Sequence[Any]):
         if self.as_of is not None and self.left is not None:
             columns |= {"as_of": self.as_of[row], "revisions_left": self.left[row]}
         if self.starts is not None:
-            starts = np.asarray(self.starts, np.int64)
-            columns["start"] = (
-                starts if show is None else np.asarray(list(map(show, self.starts)), object)
-            )[row]
+            starts: npt.NDArray[Any] = np.asarray(self.starts, np.int64)
+            if show is not None:
+                starts = np.asarray(list(map(show, self.starts)), object)
+            columns["start"] = starts[row]
         elif self.first is not None:
             columns["first"] = self.first[row]
-        columns["cell"] = (
-            np.asarray(self.cells, object)[cell] if len(self.cells) else np.empty(0, object)
-        )
+        if len(self.cells):
+            columns["cell"] = np.asarray(self.cells, object)[cell]
+        else:
+            columns["cell"] = np.empty(0, object)
         columns |= {name: self.numbers[:, index][public] for index, name in enumerate(NUMBERS)}
         columns |= {name: np.full(len(row), text, object) for name, text in self.marks.items()}
-        return (
-            columns
-            if self.notes is None
-            else columns | {"note": np.asarray(self.notes, object)[row]}
-        )
+        if self.notes is None:
+            return columns
+        return columns | {"note": np.asarray(self.notes, object)[row]}
 
 
 def _in_time(table: ReleaseTable) -> ReleaseTable:
-    """A table as charts read it, from the first tick to the last."""
-    backwards = len(table.ticks) > 1 and table.ticks[0] > table.ticks[-1]
-    return table[::-1] if backwards else table
+    """Turn a table into the order that charts read, from the first tick to the last."""
+    if len(table.ticks) > 1 and table.ticks[0] > table.ticks[-1]:
+        return table[::-1]
+    return table
 
 
 @lru_cache(maxsize=64)

@@ -1,5 +1,4 @@
-"""Streams made of a query: of some of its cells, for shards, and of days that are published again
-as late events come.
+"""Days that are published again as late events come.
 
 Revisions are what epidemiologists call a reporting triangle. A tick has a day of its own; an event
 that comes ℓ ticks after its day has lag ℓ. After tick t the numbers of the days t, t−1, …, t−R are
@@ -17,39 +16,24 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from evercount._validate import FloatArray, IntArray, check_whole
+from evercount._validate import FloatArray, IntArray
 from evercount.bounds.tails import equal_numbers
-from evercount.engine.error_model import CellStd, ErrorModel
+from evercount.engine.derived_query import SensitivityOfQuery
+from evercount.engine.error_model import CellStd, ErrorModel, TickErrors
 from evercount.engine.release import Releases
 from evercount.engine.release_table import ReleaseTable
-from evercount.engine.take_views import Spans, ValuesAt, view_of
-from evercount.engine.views import View
+from evercount.engine.take_views import ValuesAt, view_of
+from evercount.engine.views import Spans, View
 from evercount.errors import InputError, ParameterError
 from evercount.factorizations.laplace_trees import PureFactorization
-from evercount.privacy import Adjacency, Budget
+from evercount.privacy import Budget
 from evercount.queries.base import Query
 from evercount.queries.publishing import CellErrors, Publishing
 
 MOST_LAGS = 1000  # lags of one day: each is a number that every tick publishes for every cell
 
 
-class _Derived(Query[FloatArray]):
-    """What both take over from the query that they are made of."""
-
-    query: Query
-
-    @property
-    def grid(self) -> float:
-        return self.query.grid
-
-    def squared_sensitivity(self, adjacency: Adjacency) -> float:
-        return self.query.squared_sensitivity(adjacency)
-
-    def l1_sensitivity(self, adjacency: Adjacency) -> float:
-        return self.query.l1_sensitivity(adjacency)
-
-
-class Revisions(_Derived):
+class Revisions(SensitivityOfQuery, Query[FloatArray]):
     """The running sums of each of the last `lags` days, by cell.
 
     Cell ℓ·C + c is cell c of the query (C of them) for the day that is ℓ ticks ago. As events, a
@@ -69,8 +53,10 @@ class Revisions(_Derived):
 
     def __init__(self, query: Query, lags: int) -> None:
         check_revised(query)
-        self.query, self.lags = query, lags
-        self.cells, self.outputs = lags * query.cells, lags * query.outputs
+        self.query = query
+        self.lags = lags
+        self.cells = lags * query.cells
+        self.outputs = lags * query.outputs
 
     @property
     def labels(self) -> Sequence[str]:
@@ -80,7 +66,8 @@ class Revisions(_Derived):
 
     @property
     def publishing(self) -> Publishing:
-        of_day, each = self.query.publishing, np.ones(self.query.outputs)
+        of_day = self.query.publishing
+        each = np.ones(self.query.outputs)
         return Publishing(
             self._decode,
             lambda: np.tile(each * of_day.norms(), self.lags),
@@ -156,65 +143,6 @@ def check_revised(query: Query) -> None:
         )
 
 
-class CellRange(_Derived):
-    """The cells `part` of a query that publishes each cell by itself.
-
-    **Guarantee.** Noise, sums and published numbers of a cell depend on that cell and on public
-    facts only. So streams of disjoint parts of one declaration publish together exactly what the
-    whole stream publishes, and its guarantee holds for all of them together; the noise of a part is
-    calibrated to the whole query (`engine/build.py`). Test:
-    tests/engine/test_cell_range.py::test_parts_together_are_the_whole_stream.
-    """
-
-    name: ClassVar[str] = "cell-range"
-    cells = 0
-
-    def __init__(self, query: Query, part: range) -> None:
-        if part.step != 1 or not 0 <= part.start < part.stop <= query.cells:
-            raise ParameterError(f"{part} is not a range of the {query.cells} cells")
-        if not can_be_cut(query) and len(part) != query.cells:
-            raise ParameterError(
-                f"the cells of {query.name!r} cannot be cut into parts: use one part"
-            )
-        self.query, self.part, self.cells = query, part, len(part)
-
-    @property
-    def labels(self) -> Sequence[str]:
-        return self.query.labels[self.part.start : self.part.stop]
-
-    @property
-    def monotone(self) -> bool:
-        return self.query.monotone
-
-    def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
-        raise InputError(
-            "a part of the cells takes totals, not events: count the events before the cells are "
-            "cut"
-        )
-
-    def parameters(self) -> dict[str, Any]:
-        return {"query": self.query, "part": self.part}
-
-
-def can_be_cut(query: Query) -> bool:
-    """Whether each published number is one cell's running sum, so that cells can be released
-    apart."""
-    sums = (
-        query.publishing.as_they_are
-        and query.publishing.kept is None
-        and query.outputs == query.cells
-    )
-    return sums and query.initial_state() is None and not query.whole_ticks
-
-
-def cut_cells(cells: int, shards: int) -> list[range]:
-    """`shards` ranges of nearly equal length that cover the cells."""
-    check_whole("shards", shards, 1, cells)
-    return [
-        range(number * cells // shards, (number + 1) * cells // shards) for number in range(shards)
-    ]
-
-
 ONE_DAY = (
     "late = 'revise' protects one event, or what one user does on one day (period = '1d' for ticks "
     "of 1d): caps over several days are not supported"
@@ -260,11 +188,10 @@ class DayErrors(ErrorModel):
     def difference_errors(self, earlier: IntArray, later: IntArray) -> CellStd:
         """(std, errors) of the sum of one cell over days earlier+1 … later."""
         std, cell = self.cell_errors(np.arange(1, self.lags + 1))
-        slack = (
-            self._over(cell.slack, earlier, later)
-            if self.rounded
-            else np.full((len(later), 1), cell.slack.max())
-        )
+        if self.rounded:
+            slack = self._over(cell.slack, earlier, later)
+        else:
+            slack = np.full((len(later), 1), cell.slack.max())
         step = np.full((len(later), 1), np.max(cell.step))  # added once
         spread = np.sqrt(self._over(cell.spread**2, earlier, later))
         return np.sqrt(self._over(std**2, earlier, later)), CellErrors(
@@ -272,9 +199,8 @@ class DayErrors(ErrorModel):
         )
 
     def _over(self, by_lag: FloatArray, earlier: IntArray, later: IntArray) -> FloatArray:
-        """Σ over the days of each span of what each has by its lag, as a column."""
-        first, last = (int(earlier.min()), int(later.max())) if len(later) else (0, 0)
-        days = np.arange(first + 1, last + 1)
+        """Add up over the days of each span what each has by its lag, as a column."""
+        first, days = _days_of(earlier, later)
         sums = np.concatenate([[0.0], np.cumsum(by_lag.reshape(-1)[self.lag_of(days)])])
         return np.asarray(sums[later - first] - sums[earlier - first])[:, np.newaxis]
 
@@ -286,6 +212,15 @@ class DayErrors(ErrorModel):
         _, plain, largest = tree.laplace_errors(np.arange(1, self.lags + 1), self.full_rate)
         most = np.where(later - earlier == 1, largest[self.lag_of(later)], largest.max())
         return equal_numbers(self._over(plain, earlier, later), most[:, np.newaxis])
+
+
+def _days_of(earlier: IntArray, later: IntArray) -> tuple[int, IntArray]:
+    """List all days from the first to the last that spans of days earlier+1 … later hold, after
+    the day before them."""
+    if not len(later):
+        return 0, np.zeros(0, np.int64)
+    before = int(earlier.min())
+    return before, np.arange(before + 1, int(later.max()) + 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -305,20 +240,24 @@ class RevisedErrors(ErrorModel):
             self.revisions.query, self.factorization, self.sigma, self.rounded, released=1 << 60
         )
 
-    def errors(self, ticks: npt.ArrayLike) -> tuple[FloatArray, FloatArray, FloatArray]:
-        number, wide = np.size(ticks), (self.revisions.lags, self.revisions.query.outputs)
-        std, spread, slack = self.day.errors(np.arange(1, self.revisions.lags + 1))
-        a, b, c = (
-            np.tile(np.broadcast_to(part, wide).reshape(-1), (number, 1))
-            for part in (std, spread, slack)
-        )
-        return a, b, c
+    def errors(self, ticks: npt.ArrayLike) -> TickErrors:
+        number = np.size(ticks)
+        wide = (self.revisions.lags, self.revisions.query.outputs)
+        of_day = self.day.errors(np.arange(1, self.revisions.lags + 1))
+
+        def each_tick(part: FloatArray) -> FloatArray:
+            return np.tile(np.broadcast_to(part, wide).reshape(-1), (number, 1))
+
+        return TickErrors(each_tick(of_day.std), each_tick(of_day.spread), each_tick(of_day.slack))
 
     def std(self, ticks: npt.ArrayLike, width: int | None = None) -> FloatArray:
         """Std of the last `width` days up to each tick (None: all so far) once they are not revised
         any more."""
         at = np.atleast_1d(np.asarray(ticks))
-        earlier = np.zeros_like(at) if width is None else np.maximum(at - width, 0)
+        if width is None:
+            earlier = np.zeros_like(at)
+        else:
+            earlier = np.maximum(at - width, 0)
         std, _ = self.day.difference_errors(earlier, at)
         return np.asarray(std * np.atleast_1d(self.day.query.publishing.norms()))
 
@@ -360,10 +299,10 @@ def newest_view(
     """
     after, until = spans
     errors = replace(model.day, released=released)
-    first, last = (int(after.min()), int(until.max())) if len(until) else (0, 0)
-    days = np.arange(first + 1, last + 1)
+    first, days = _days_of(after, until)
     lags = errors.lag_of(days)
-    width, chosen = model.revisions.query.outputs, np.asarray(list(outputs), np.int64)
+    width = model.revisions.query.outputs
+    chosen = np.asarray(list(outputs), np.int64)
     sums = np.zeros((len(days) + 1, len(chosen)))
     # days that are final lie at one lag in many ticks, the others at many lags of the last tick
     final = lags == errors.lags - 1
@@ -372,8 +311,8 @@ def newest_view(
     )
     rows = [stored[day + errors.lags - 1] for day in days[final].tolist()]
     if not final.all():
-        wanted = [cell for lag in lags[~final].tolist() for cell in (chosen + lag * width).tolist()]
-        rows += list(values_at([released], wanted)[released].reshape(-1, len(chosen)))
+        cells = [cell for lag in lags[~final].tolist() for cell in (chosen + lag * width).tolist()]
+        rows += list(values_at([released], cells)[released].reshape(-1, len(chosen)))
     if rows:
         sums[1:] = np.cumsum(rows, axis=0)
     return view_of(
@@ -387,17 +326,23 @@ def by_day(
     """The rows of a revised stream as readers get them: one for each day and the tick after which
     it was published. In the order in which they were published, and those of one tick by day."""
     assert isinstance(wide, Revisions)
-    query, lags = wide.query, wide.lags
-    ticks, outputs = table.ticks, query.outputs
+    query = wide.query
+    lags = wide.lags
+    ticks = table.ticks
+    outputs = query.outputs
     numbers = table.numbers.reshape(len(ticks), 4, lags, outputs).transpose(0, 2, 1, 3)[:, ::-1]
-    as_of, lag = np.repeat(ticks, lags), np.tile(np.arange(lags)[::-1], len(ticks))
+    as_of = np.repeat(ticks, lags)
+    lag = np.tile(np.arange(lags)[::-1], len(ticks))
     there = as_of - lag >= 1
     day = (as_of - lag)[there]
     begin = None
     if table.starts is not None:
-        first, last = (int(day.min()), int(day.max())) if len(day) else (1, 0)
-        known = starts(first, last - first + 1) or []
-        begin = [known[one - first] for one in day.tolist()]
+        first, last = 1, 0
+        if len(day):
+            first = int(day.min())
+            last = int(day.max())
+        instants = starts(first, last - first + 1) or []
+        begin = [instants[one - first] for one in day.tolist()]
     return replace(
         table,
         ticks=day,

@@ -16,7 +16,8 @@ import numpy as np
 from evercount._validate import AnyArray, FloatArray, IntArray
 from evercount.engine.error_model import ErrorModel
 from evercount.engine.release import Release, Releases
-from evercount.engine.user_counting import Seen, UserCaps
+from evercount.engine.retries import TickDigest
+from evercount.engine.user_counting import UserCaps
 from evercount.errors import HorizonReached, ParameterError, PrecisionReached
 from evercount.factorizations import Factorization
 from evercount.mechanisms import Noise
@@ -72,7 +73,9 @@ class StreamParameters:
         can do without one."""
         limit = self.noise.limit
         if limit is not None and tick + ticks > limit:
-            raise self.over() if self.horizon is not None else PrecisionReached(limit)
+            if self.horizon is None:
+                raise PrecisionReached(limit)
+            raise self.over()
 
     def over(self) -> HorizonReached:
         """The refusal of a tick beyond the horizon, with what the next stream would cost."""
@@ -94,6 +97,9 @@ class StreamParameters:
     @cached_property
     def dumped(self) -> dict[str, Any]:
         """Their part of a snapshot, which every tick of a service writes."""
+        part = None
+        if self.part is not None:
+            part = [self.part.start, self.part.stop]
         return {
             "query": {"name": self.declared.name, "parameters": self.declared.parameters()},
             "budget": self.budget.to_dict(),
@@ -102,12 +108,12 @@ class StreamParameters:
             "views": list(self.views),
             "during": None if self.during is None else self.during.to_list(),
             "postprocess": list(self.postprocess),
-            "part": None if self.part is None else [self.part.start, self.part.stop],
+            "part": part,
             "revise_for": self.revise_for,
             "joined": [list(one) for one in self.errors.joined],
         }
 
-    def releases(self, first_tick: int, rows: Rows, counting: Counting | None) -> Releases:
+    def releases(self, first_tick: int, rows: PublishedRows, counting: Counting | None) -> Releases:
         sentence = guarantee_sentence(self.budget, enforced_by(self.query, counting), self.replay)
         rows.values.flags.writeable = False  # what is published stays as it is
         return Releases(
@@ -116,7 +122,7 @@ class StreamParameters:
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class PublishedRows:
     """Published numbers, shape (ticks, outputs), and the noisy sums behind them where their errors
     need these. Where keys are discovered, `labels` are those of all these ticks, and numbers that a
     tick does not publish are NaN."""
@@ -144,7 +150,7 @@ class StreamState:
     last_users: Mapping[str, Used] = field(default_factory=dict)
     counting: Counting | None = None
     # what the last step was given and what it released, for a retry
-    last: tuple[Seen, Release] | None = None
+    last: tuple[TickDigest, Release] | None = None
     hidden: tuple[int, ...] = ()  # places of published numbers that are not shown any more
 
     @classmethod
@@ -160,7 +166,7 @@ class StreamState:
         return replace(self, last_users={})
 
 
-Advanced = tuple[Rows, StreamState]  # what ticks publish, and the stream after them
+Advanced = tuple[PublishedRows, StreamState]  # what ticks publish, and the stream after them
 
 
 def advance(
@@ -171,19 +177,22 @@ def advance(
         rows, state = _advance_block(parameters, state, increments)
         return rows, replace(state, encoder=encoder)
     values = np.empty((len(increments), parameters.query.outputs))
-    kept = []
+    sums = []
     for start in range(0, len(increments), size):
         rows, state = _advance_block(parameters, state, increments[start : start + size])
         values[start : start + size] = rows.values
         if rows.sums is not None:
-            kept.append(rows.sums)
-    return Rows(values, np.concatenate(kept) if kept else None), replace(state, encoder=encoder)
+            sums.append(rows.sums)
+    rows = PublishedRows(values, np.concatenate(sums) if sums else None)
+    return rows, replace(state, encoder=encoder)
 
 
 def _advance_block(
     parameters: StreamParameters, state: StreamState, increments: IntArray
 ) -> Advanced:
-    query, noise = parameters.query, parameters.noise.stream
+    """Release some ticks at once: add noise to the running sums, decode and post-process them."""
+    query = parameters.query
+    noise = parameters.noise.stream
     sums, totals = _running_sums(state, increments, query.lags)
     drawn = noise.rows(state.tick + 1, len(increments))
     # whole numbers are added as such, and doubles are made of the sums: what these round is what is
@@ -197,7 +206,9 @@ def _advance_block(
         published = published.copy()
         published[:, list(state.hidden)] = np.nan
     after = replace(state, tick=state.tick + len(increments), totals=totals, highest=highest)
-    return Rows(published, None if query.publishing.kept is None else noisy), after
+    if query.publishing.kept is None:
+        return PublishedRows(published, None), after
+    return PublishedRows(published, noisy), after
 
 
 def _running_sums(
@@ -216,11 +227,16 @@ def _running_sums(
     ):
         return _add_up(state.totals, increments, lags)
     sums, totals = _add_up(state.totals.astype(object), increments.astype(object), lags)
-    return sums, totals.astype(np.int64) if _size(totals) < NARROW_SUM else totals
+    if _size(totals) < NARROW_SUM:
+        totals = totals.astype(np.int64)
+    return sums, totals
 
 
 def _size(numbers: RunningSums) -> int:
-    return max(int(numbers.max()), -int(numbers.min())) if numbers.size else 0
+    """The largest of some numbers, in size; 0 of none."""
+    if numbers.size:
+        return max(int(numbers.max()), -int(numbers.min()))
+    return 0
 
 
 def _add_up(
@@ -230,14 +246,17 @@ def _add_up(
     lags, each day's sums move on by one lag at every tick: the oldest day leaves, and a new one
     begins with 0."""
     if lags > 1:
-        sums, cells = increments.copy(), len(before) // lags
+        sums = increments.copy()
+        cells = len(before) // lags
         for row in sums:
             row[cells:] += before[:-cells]
             before = row
         return sums, before.copy()
     sums = np.cumsum(increments, axis=0)
     sums += before
-    return sums, sums[-1].copy() if len(sums) else before
+    if not len(sums):
+        return sums, before
+    return sums, sums[-1].copy()
 
 
 def postprocessed(
@@ -287,15 +306,17 @@ def choose_counting(
             "give users, and the stream caps their events, or capped=True if you have; not both"
         )
     if before is not None and named != (before == "named"):
-        said = "names users" if before == "named" else "does not name users"
+        habit = "names users" if before == "named" else "does not name users"
         raise ParameterError(
-            f"this stream {said} from its first tick on, so every tick must do the same: the caps "
+            f"this stream {habit} from its first tick on, so every tick must do the same: the caps "
             "look at earlier ticks"
         )
     if named:
         return "named"
     if capped:
-        return "by door" if capped == "by door" and before != "capped" else "capped"
+        if capped == "by door" and before != "capped":
+            return "by door"
+        return "capped"
     raise ParameterError(
         "the budget protects users, so every tick names them: step(events, users=...), run(ticks, "
         "users=...). Or count no more of each user than the budget's caps yourself and say so with "
@@ -310,11 +331,15 @@ def enforced_by(query: Query, counting: Counting | None) -> Enforced:
         return "revised"
     if counting != "events" and query.people is not None:
         return "query"
-    return "caller" if counting == "capped" else "evercount"
+    if counting == "capped":
+        return "caller"
+    return "evercount"
 
 
 @lru_cache(maxsize=256)
 def guarantee_sentence(budget: Budget, enforced: Enforced, replay: bool, tick: str = MANUAL) -> str:
     """What all releases of a stream promise, and whether they may be published at all."""
-    warning = " This is a replay of another stream's noise: do not publish." if replay else ""
-    return guarantee_text(budget, enforced, tick).sentence + warning
+    sentence = guarantee_text(budget, enforced, tick).sentence
+    if replay:
+        return f"{sentence} This is a replay of another stream's noise: do not publish."
+    return sentence

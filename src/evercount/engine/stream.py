@@ -15,14 +15,11 @@ import numpy as np
 from evercount._validate import IntArray
 from evercount.engine.add_keys import GrowingStream, advance_keys
 from evercount.engine.build import Spec
-from evercount.engine.build_parameters import (
-    build_parameters,
-    dump_stream,
-    load_stream,
-    pack,
-    unpack,
-)
+from evercount.engine.build_parameters import build_parameters
+from evercount.engine.frame_events import plain_events, plain_ticks
 from evercount.engine.release import Release, Releases
+from evercount.engine.retries import TickDigest, check_tick, replay_last
+from evercount.engine.snapshot_format import pack, unpack
 from evercount.engine.state import (
     Capped,
     Counting,
@@ -32,18 +29,8 @@ from evercount.engine.state import (
     choose_counting,
 )
 from evercount.engine.stream_facts import spend_for
-from evercount.engine.user_counting import (
-    CappedTicks,
-    PeriodOf,
-    Seen,
-    UserChanges,
-    Users,
-    check_tick,
-    check_users,
-    plain_events,
-    plain_ticks,
-    read_again,
-)
+from evercount.engine.stream_snapshot import dump_stream, load_stream
+from evercount.engine.user_counting import CappedTicks, PeriodOf, UserChanges, Users, check_users
 from evercount.errors import EvercountError, InputError, ParameterError
 from evercount.factorizations import Factorization
 from evercount.noise import Secret
@@ -86,7 +73,7 @@ class Stream(GrowingStream[V_co]):
         ledger: where the budget is spent when the stream is built (`stream_facts.spend_for`).
         part: a range of cells. The stream then releases these cells only, with the numbers that the
             stream of all cells has there: streams of disjoint parts together are that stream
-            (`engine/revisions.py`).
+            (`engine/cell_range.py`).
         views: what will be published, for which the noise is chosen: any of "running" (the total so
             far, the default), "per-tick" (new in each tick) and "last-7" (the last 7 ticks). Part
             of the declaration: it never changes.
@@ -137,30 +124,37 @@ class Stream(GrowingStream[V_co]):
                 "the streams of all parts together spend one budget: omit `ledger` where `part` is "
                 "given, and enter the stream once: ledger.spend(name, stream.cost)"
             )
-        given = (
+        parameters = build_parameters(
             query,
             budget,
-            horizon,
-            factorization,
-            postprocess,
-            replay,
-            part,
-            views,
-            during,
-            period_of,
+            horizon=horizon,
+            factorization=factorization,
+            postprocess=postprocess,
+            replay=replay,
+            part=part,
+            views=views,
+            during=during,
+            period_of=period_of,
+            revise_for=revise_for,
+            secret=secret,
         )
-        parameters = build_parameters(*given, revise_for=revise_for, secret=secret)
         self._open(parameters, StreamState.initial(parameters.query), restored=False)
         # last: a stream that cannot be built spends nothing, and one that is built has spent
         if ledger is not None:
             spend_for(self, ledger)
 
     def _open(self, parameters: StreamParameters, state: StreamState, *, restored: bool) -> None:
+        """Become the stream of these parameters in this state, and the owner of its noise."""
         self._parameters = parameters
         self._state = state
-        self._advance = advance if parameters.thresholds is None else advance_keys
+        if parameters.thresholds is None:
+            self._advance = advance
+        else:
+            self._advance = advance_keys
 
-        key = None if parameters.replay else parameters.noise.key
+        key = None
+        if not parameters.replay:
+            key = parameters.noise.key
         self._own(key, cells=parameters.part, restored=restored)
 
     # -- the flow ----------------------------------------------------------------------------------
@@ -205,28 +199,30 @@ class Stream(GrowingStream[V_co]):
             raise InputError(
                 "users name the user of each event: a sequence of strings, not one string"
             )
-        named = None if users is None else list(plain_events(users))
+        named = None
+        if users is not None:
+            named = list(plain_events(users))
         # the fingerprint reads them, too
         read = list(events) if isinstance(events, Iterator) else plain_events(events)
 
-        seen = Seen(read if named is None else [named, read])
+        digest = TickDigest(read if named is None else [named, read])
         counting = self._account(named is not None, capped)
         self._check_owner()
         if tick is not None:
             check_tick(tick)
             if tick != self._state.tick + 1:
-                return read_again(self._state.tick, self._state.last, tick, seen)
+                return replay_last(self._state.tick, self._state.last, tick, digest)
         self._parameters.check_limit(self._state.tick, 1)
         self._state = self._state.with_users()
         query = self._parameters.query
         self._torn = query.in_place
         try:
-            (kept,), changes = self._capped([read], None if named is None else [named], counting)
-            row, encoder = query.encode(self._state.encoder, kept)
+            (counted,), changes = self._capped([read], None if named is None else [named], counting)
+            row, encoder = query.encode(self._state.encoder, counted)
         except EvercountError:
             self._torn = False  # a refusal comes before anything is changed
             raise
-        return self._release(row[np.newaxis], encoder, counting, changes, seen)[0]
+        return self._release(row[np.newaxis], encoder, counting, changes, digest)[0]
 
     def _release(
         self,
@@ -234,14 +230,14 @@ class Stream(GrowingStream[V_co]):
         encoder: Any,
         counting: Counting,
         changes: UserChanges,
-        seen: Seen | None = None,
+        digest: TickDigest | None = None,
     ) -> Releases[V_co]:
-        """Add noise and commit. With `seen`, a retry can read the tick back."""
+        """Add noise and commit. With `digest`, a retry can read the tick back."""
         self._parameters.check_limit(self._state.tick, len(increments))
         first = self._state.tick + 1
         rows, after = self._advance(self._parameters, self._state, increments, encoder=encoder)
         releases = self._parameters.releases(first, rows, counting)
-        last = None if seen is None else (seen, releases[0])
+        last = None if digest is None else (digest, releases[0])
         users = UserState() if changes.forget else after.users
         # the commit
         self._state = replace(
@@ -251,7 +247,8 @@ class Stream(GrowingStream[V_co]):
         return releases
 
     def _capped(self, ticks: Sequence[Any], users: Users | None, counting: Counting) -> CappedTicks:
-        """The next ticks without events beyond the caps of users, where the stream sees to them."""
+        """Drop the events of the next ticks beyond the caps of users, where the stream sees to
+        them."""
         caps = self._parameters.user_caps
         if caps is None or not (
             counting == "named" or (counting == "by query" and caps.caps != Caps())
@@ -262,8 +259,10 @@ class Stream(GrowingStream[V_co]):
         return caps.cap(ticks, users, self.tick + 1, self._state.users)
 
     def _account(self, named: bool, capped: Capped) -> Counting:
-        """How the next ticks account for users, as all ticks before did."""
-        before = self._state.counting if self._state.tick else None
+        """Say how the next ticks account for users: as all ticks before did."""
+        before = None
+        if self._state.tick:
+            before = self._state.counting
         return choose_counting(
             self._parameters.budget, before, named, capped, self._parameters.query
         )
@@ -280,10 +279,11 @@ class Stream(GrowingStream[V_co]):
             EvercountError: the noise belongs to another process, or the stream is closed.
         """
         self._check_owner()
-        noise, found = self._parameters.noise.stream, self.query.discovery
+        noise = self._parameters.noise.stream
+        discovery = self.query.discovery
         # at another tick a step has failed after its noise was drawn, and will ask for it again
-        if found is not None and noise.tick == self.tick:
-            noise.expect(found.expected_names(self._state.encoder, events))
+        if discovery is not None and noise.tick == self.tick:
+            noise.expect(discovery.expected_names(self._state.encoder, events))
         noise.prepare()
         if self.horizon is None or self.tick < self.horizon:
             self._errors.prepare(self.tick + 1)
@@ -317,10 +317,13 @@ class Stream(GrowingStream[V_co]):
         self._check_owner()
         counting = self._account(users is not None, capped)
         self._state = self._state.with_users()
-        encoder, changes = self._state.encoder, UserChanges()
+        encoder = self._state.encoder
+        changes = UserChanges()
         if self.query.in_place:  # a later tick may be refused
             encoder = self.query.load_state(self.query.dump_state(encoder))
-        named = None if users is None else list(plain_ticks(list(users)))
+        named = None
+        if users is not None:
+            named = list(plain_ticks(list(users)))
         if self._parameters.user_caps is not None:
             ticks, changes = self._capped(list(ticks), named, counting)
         increments, encoder = self.query.encode_run(encoder, ticks)

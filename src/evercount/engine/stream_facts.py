@@ -13,18 +13,18 @@ import numpy.typing as npt
 from evercount._validate import FloatArray, check_kind
 from evercount.engine.build import RUNNING, view_width
 from evercount.engine.error_model import ErrorModel
-from evercount.engine.noise_choice import noise_paths
+from evercount.engine.key_views import discovery_ticks, evidence_at
 from evercount.engine.noise_covariance import noise_covariance
 from evercount.engine.release import Releases
 from evercount.engine.release_table import Exports
+from evercount.engine.simulated_noise import noise_paths
 from evercount.engine.state import (
-    Rows,
+    PublishedRows,
     StreamParameters,
     StreamState,
     enforced_by,
     guarantee_sentence,
 )
-from evercount.engine.take_views import discovery_ticks, evidence_at
 from evercount.engine.weighted_errors import std_of_weights
 from evercount.errors import ParameterError
 from evercount.factorizations import Factorization
@@ -100,8 +100,10 @@ class StreamFacts(NoiseOwner, Generic[V_co]):
     def labels(self) -> Sequence[str]:
         """One label per number that a tick publishes now; where keys are discovered, the public
         ones follow."""
-        found = self.query.discovery
-        return self.query.labels if found is None else found.labels_now(self._state.encoder)
+        discovery = self.query.discovery
+        if discovery is None:
+            return self.query.labels
+        return discovery.labels_now(self._state.encoder)
 
     @property
     def thresholds(self) -> Thresholds | None:
@@ -274,7 +276,9 @@ class StreamFacts(NoiseOwner, Generic[V_co]):
                 f"published numbers of released ticks have the shape (ticks, {outputs})"
             )
         if self.thresholds is None:
-            return self._parameters.releases(first_tick, Rows(rows, None), self._state.counting)
+            return self._parameters.releases(
+                first_tick, PublishedRows(rows, None), self._state.counting
+            )
         tested = discovery_ticks(np.arange(first_tick, first_tick + len(rows)), self.thresholds)
         if np.any((tested > 0) & (tested < first_tick)):
             raise ParameterError(
@@ -285,7 +289,7 @@ class StreamFacts(NoiseOwner, Generic[V_co]):
         )
         evidence[:, : self.query.outputs] = 0.0
         return self._parameters.releases(
-            first_tick, Rows(rows, evidence, names), self._state.counting
+            first_tick, PublishedRows(rows, evidence, names), self._state.counting
         )
 
     def _repr_html_(self) -> str:

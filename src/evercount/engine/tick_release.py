@@ -60,26 +60,23 @@ class Release(Generic[V_co]):
     @property
     def _published(self) -> slice | IntArray:
         """The places of the outputs that the tick publishes; the others of its row are NaN."""
-        return (
-            slice(None)
-            if self._run._labels is None
-            else np.flatnonzero(~np.isnan(self._run.rows[0]))
-        )
+        if self._run._labels is None:
+            return slice(None)
+        return np.flatnonzero(~np.isnan(self._run.rows[0]))
 
     @property
     def labels(self) -> Sequence[str]:
         """One label per output."""
-        places, labels = self._published, self._run.labels
-        return (
-            labels[places]
-            if isinstance(places, slice)
-            else tuple(labels[place] for place in places.tolist())
-        )
+        places = self._published
+        labels = self._run.labels
+        if isinstance(places, slice):
+            return labels[places]
+        return tuple(labels[place] for place in places.tolist())
 
     @property
     def value(self) -> V_co:
         """The published number, or the array of them where the query has several outputs."""
-        return cast(V_co, float(self.values[0]) if self.query.single else self.values)
+        return self._single(self.values)
 
     @property
     def stds(self) -> FloatArray:
@@ -94,7 +91,13 @@ class Release(Generic[V_co]):
     @property
     def std(self) -> V_co:
         """The std of `value`: a number, or one per output."""
-        return cast(V_co, float(self.stds[0]) if self.query.single else self.stds)
+        return self._single(self.stds)
+
+    def _single(self, numbers: FloatArray) -> V_co:
+        """Take the number out of its array where the query has only one output."""
+        if self.query.single:
+            return cast(V_co, float(numbers[0]))
+        return cast(V_co, numbers)
 
     @property
     def postprocessed(self) -> tuple[str, ...]:
@@ -121,8 +124,9 @@ class Release(Generic[V_co]):
             ParameterError: the level is not between 0 and 1.
         """
         low, high = (side[0][self._published] for side in self._run._limits(level))
-        ends = (float(low[0]), float(high[0])) if self.query.single else (low, high)
-        return cast(tuple[V_co, V_co], ends)
+        if self.query.single:
+            return cast(tuple[V_co, V_co], (float(low[0]), float(high[0])))
+        return cast(tuple[V_co, V_co], (low, high))
 
     def top(self, k: int | None = None, level: float = 0.95) -> list[TopKey]:
         """The k largest published numbers with their labels; k defaults to that of a `TopK`, else
@@ -143,12 +147,13 @@ class Release(Generic[V_co]):
             ParameterError: k is not a whole number of at least 1, or the query publishes nothing to
                 select from.
         """
-        found, number = self.query.discovery, 1 if k is None else k
-        if found is not None:
+        discovery = self.query.discovery
+        number = 1 if k is None else k
+        if discovery is not None:
             assert self._run._sums is not None
             evidence = self._run._sums[0][self._published]
             return top_discovered(
-                found, self.labels, self.values, evidence, self._run._cells, number, level
+                discovery, self.labels, self.values, evidence, self._run._cells, number, level
             )
         return self.query.top(self.values, self._run._rank_errors, k, level)
 
@@ -207,7 +212,8 @@ class Release(Generic[V_co]):
                 "error of their sums is unknown; release without post-processing and post-process "
                 "the cut"
             )
-        errors, model = self._run._cells, self._run._errors
+        errors = self._run._cells
+        model = self._run._errors
         spread, slack, step = (
             float(np.max(part)) for part in (errors.spread, errors.slack, errors.step)
         )

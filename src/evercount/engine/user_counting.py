@@ -1,153 +1,16 @@
-"""What a stream checks in a tick before it counts: who the users of its events are, and whether it
-is a retry.
-
-Users: caps are kept here, where ticks name users, and so is the rule for handing caps on to the
-next stream. Events: data frames become what queries take, and a fingerprint tells a retry of the
-last tick from an attempt to change the past.
-"""
+"""Which events count: the caps of users are kept here, where ticks name users."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
-import numpy as np
-
-from evercount.errors import AlreadyReleased, InputError, ParameterError
-from evercount.factorizations import Dense, Factorization
-from evercount.factorizations.independent import Fresh
-from evercount.factorizations.participation import participation
+from evercount.errors import InputError, ParameterError
 from evercount.privacy import Budget
-from evercount.queries.base import Query, is_replace
+from evercount.queries.base import Query
 from evercount.queries.user_cap import Caps, Used, UserState, cap_per_user
-
-
-def plain_events(events: Any) -> Any:
-    """The events of a tick as the queries take them; only data frames, Arrow arrays and tables of
-    texts are changed. A frame with one column is that column; one with more is a tuple for each
-    row, in the order of its columns. The libraries are known by the methods of their classes: none
-    is imported."""
-    if isinstance(events, np.ndarray):
-        texts = events.ndim == 2 and events.dtype.kind in "UO"
-        return [tuple(row) for row in events.tolist()] if texts else events
-    kind = type(events)
-    if not _foreign(kind):
-        return events
-    if hasattr(kind, "itertuples"):  # pandas, whose missing values have several names
-        rows = list(
-            events.astype(object).where(events.notna(), None).itertuples(index=False, name=None)
-        )
-    elif hasattr(kind, "notna"):  # a column of pandas
-        numbers = isinstance(events.dtype, np.dtype) and events.dtype.kind != "O"
-        return events if numbers else events.astype(object).where(events.notna(), None).tolist()
-    elif hasattr(kind, "iter_rows"):  # Polars
-        rows = events.rows()
-    elif hasattr(kind, "itercolumns"):  # a table of Arrow
-        rows = list(zip(*(column.to_pylist() for column in events.itercolumns()), strict=True))
-    else:
-        return events.to_pylist()
-    return [row[0] for row in rows] if rows and len(rows[0]) == 1 else rows
-
-
-def plain_ticks(ticks: Iterable[Any]) -> Iterable[Any]:
-    kind = type(ticks)
-    if _foreign(kind) and (hasattr(kind, "itertuples") or hasattr(kind, "iter_rows")):
-        raise InputError(
-            "a run is a sequence of ticks, and this is one data frame: give one for each tick. "
-            "Which tick a row belongs to must follow from public times, as in "
-            "evercount.release(frame, time=…, every=…, epsilon=…)"
-        )
-    listed = plain_events(ticks)
-    if isinstance(listed, list | tuple) and any(
-        _foreign(kind) or kind is np.ndarray for kind in set(map(type, listed))
-    ):
-        return [plain_events(tick) for tick in listed]
-    return listed if isinstance(listed, Iterable) else ticks
-
-
-def _foreign(kind: type[Any]) -> bool:
-    pandas = hasattr(kind, "itertuples") or hasattr(kind, "notna")
-    return pandas or hasattr(kind, "to_pylist") or hasattr(kind, "iter_rows")
-
-
-R = TypeVar("R")  # what a step releases
-
-
-# types of values that cannot change and hold no others
-SCALARS = frozenset({int, float, str, bool, type(None)})
-
-
-class Seen:
-    """The events of the last tick, as far as a retry needs them: a hash, as their owner may change
-    them later. What is copied much quicker than it is hashed is kept as a copy, and hashed on
-    demand."""
-
-    def __init__(self, events: Any = None, *, digest: str | None = None) -> None:
-        if digest is not None:
-            self.digest = digest
-        elif type(events) is list and SCALARS.issuperset(map(type, events)):
-            self._kept: Any = tuple(events)
-        elif isinstance(events, np.ndarray):
-            self._kept = deepcopy(events)
-        else:
-            self.digest = fingerprint(events)
-
-    @cached_property
-    def digest(self) -> str:
-        return fingerprint(self._kept)
-
-
-def check_tick(tick: object) -> None:
-    if isinstance(tick, bool) or not isinstance(tick, int | np.integer) or tick < 1:
-        raise InputError(f"tick must be a whole number of at least 1, got {tick!r}")
-
-
-def read_again(last_tick: int, last: tuple[Seen, R] | None, tick: int, seen: Seen) -> R:
-    """What the last step released, where it is asked again for the same tick with the same
-    events."""
-    if tick == last_tick and last is not None and last[0].digest == seen.digest:
-        return last[1]
-    if tick > last_tick:
-        raise InputError(f"tick {tick} is out of turn: the next tick is {last_tick + 1}")
-    raise AlreadyReleased(
-        f"tick {tick} is already released and cannot be released again with other events: the "
-        "difference of two releases with the same noise would reveal them. Late events belong to "
-        "the next tick."
-    )
-
-
-def fingerprint(events: Any) -> str:
-    """A digest of a tick's events, to tell a retry from an attempt to change the past. It stays
-    inside the stream."""
-    if not isinstance(events, np.ndarray) or events.dtype.kind not in "biuf":
-        return hashlib.sha256(json.dumps(_canonical(events)).encode()).hexdigest()
-    digest = hashlib.sha256(f"{events.dtype.str}{events.shape}".encode())
-    digest.update(np.ascontiguousarray(events).data)
-    return digest.hexdigest()
-
-
-def _canonical(value: Any) -> Any:
-    """The same JSON for the same events, in any process."""
-    if value is None or isinstance(value, str | bool | int | float):
-        return value
-    if isinstance(value, np.ndarray | np.generic):
-        return _canonical(value.tolist())
-    if isinstance(value, Mapping):
-        return [
-            "mapping",
-            sorted(([_canonical(k), _canonical(v)] for k, v in value.items()), key=repr),
-        ]
-    if isinstance(value, set | frozenset):
-        return ["set", sorted((_canonical(item) for item in value), key=repr)]
-    if isinstance(value, Iterable):
-        return [_canonical(item) for item in value]
-    return repr(value)
 
 
 class UserChanges(NamedTuple):
@@ -188,28 +51,30 @@ class UserCaps:
         return self.caps.within_a_tick or self.period_of(tick + 1) != self.period_of(tick)
 
     def cap(
-        self, ticks: Sequence[Any], users: Users | None, first_tick: int, known: UserState
+        self, ticks: Sequence[Any], users: Users | None, first_tick: int, earlier: UserState
     ) -> CappedTicks:
         """The ticks from `first_tick` on without events beyond their user's caps; `users` name the
         user of each event.
 
         **Guarantee.** Whether an event counts depends on the places of its own user's events in its
-        own period alone. `known` is that of the period of `first_tick`. Test:
-        tests/engine/test_user_counting.py::test_caps_are_those_of_plain_python.
+        own period alone. `earlier` is what users have used in the period of `first_tick`, before
+        it. Test: tests/engine/test_user_counting.py::test_caps_are_those_of_plain_python.
         """
-        kept: list[Any] = []
-        changes, forget = UserState(), False
+        counted: list[Any] = []
+        changes = UserState()
+        forget = False
         if users is None:
             assert self.query.people is not None  # users are read from the events
             users = list(map(self.query.people.users_of, ticks))
         for tick, (events, names) in enumerate(zip(ticks, users, strict=True), first_tick):
-            before = changes if forget else ChainMap(changes, known)
+            before: Mapping[str, Used] = changes if forget else ChainMap(changes, earlier)
             left, fresh = self._cap_tick(events, list(names), tick, before)
-            kept.append(left)
+            counted.append(left)
             changes |= fresh
             if self.forgets_after(tick):
-                changes, forget = UserState(), True
-        return kept, UserChanges(changes, forget)
+                changes = UserState()
+                forget = True
+        return counted, UserChanges(changes, forget)
 
     def _cap_tick(
         self, events: Any, users: Sequence[str], tick: int, state: Mapping[str, Used]
@@ -232,8 +97,10 @@ class UserCaps:
             raise InputError(
                 "with users, each event of a count is 1 (or 0); omit events to count them all"
             )
-        kept, changes = cap_per_user(zip(users, listed, strict=True), self.caps, state, tick)
-        return (sum(int(event) for event in kept) if counting else kept), changes
+        left, changes = cap_per_user(zip(users, listed, strict=True), self.caps, state, tick)
+        if counting:
+            return sum(int(event) for event in left), changes
+        return left, changes
 
 
 @dataclass(frozen=True, eq=False)
@@ -248,7 +115,7 @@ class DayCaps(UserCaps):
         return self.caps.within_a_tick
 
     def cap(
-        self, ticks: Sequence[Any], users: Users | None, first_tick: int, known: UserState
+        self, ticks: Sequence[Any], users: Users | None, first_tick: int, earlier: UserState
     ) -> CappedTicks:
         """As `UserCaps.cap`, day by day.
 
@@ -259,8 +126,8 @@ class DayCaps(UserCaps):
         ::test_caps_that_forget_are_caught.
         """
         assert users is not None
-        kept: list[Any] = []
-        open_days = UserState(known)
+        counted: list[Any] = []
+        open_days = UserState(earlier)
         for tick, (parts, names) in enumerate(zip(ticks, users, strict=True), first_tick):
             listed = list(names)
             if len(parts) != len(listed):
@@ -274,28 +141,33 @@ class DayCaps(UserCaps):
                 one, fresh = self._cap_tick(events, day, tick, open_days)
                 left.append(one)
                 open_days |= fresh
-            kept.append(left)
-            open_days = (
-                UserState() if self.caps.within_a_tick else users_after(open_days, tick, self.lags)
-            )
-        return kept, UserChanges(open_days, forget=True)
+            counted.append(left)
+            if self.caps.within_a_tick:
+                open_days = UserState()
+            else:
+                open_days = users_after(open_days, tick, self.lags)
+        return counted, UserChanges(open_days, forget=True)
 
 
 def day_user(day: int, user: str) -> str:
-    return f"{day} {user}" if isinstance(user, str) and user else user
+    """Name a user on a day, as caps of a revised stream are kept day by day."""
+    if isinstance(user, str) and user:
+        return f"{day} {user}"
+    return user
 
 
 T = TypeVar("T")
 
 
-def users_after(known: Mapping[str, T], tick: int, lags: int) -> dict[str, T]:
-    """The users of days that are revised after `tick`."""
+def users_after(users: Mapping[str, T], tick: int, lags: int) -> dict[str, T]:
+    """Keep the users of days that are revised after `tick`."""
     return {
-        name: used for name, used in known.items() if int(name.partition(" ")[0]) + lags - 1 > tick
+        name: used for name, used in users.items() if int(name.partition(" ")[0]) + lags - 1 > tick
     }
 
 
 def _counted_periods(budget: Budget) -> PeriodOf:
+    """Count periods of as many ticks as the budget says; a calendar needs a schedule."""
     if budget.period is None:
         return lambda tick: 0
     if isinstance(budget.period, str):
@@ -308,67 +180,9 @@ def _counted_periods(budget: Budget) -> PeriodOf:
 
 
 def check_users(ticks: Sequence[Any], users: Sequence[Any]) -> None:
+    """Refuse users that are not named tick by tick."""
     if len(ticks) != len(users) or any(isinstance(people, str | bytes) for people in users):
         raise InputError(
             f"users name the users of each of the {len(ticks)} ticks: a sequence of strings for "
             "each tick"
-        )
-
-
-def _repels(engine: Factorization) -> bool:
-    """Whether a change of one tick is larger where another tick changes the other way."""
-    return isinstance(engine, Dense) and bool(engine.gram.min() < 0)
-
-
-MOST_TICKS = 1024  # ticks of a person, each of which is looked at
-
-
-def check_hands_on(
-    engine: Factorization, query: Query, budget: Budget, horizon: int | None
-) -> None:
-    """Refuse, with the reason, a stream of persons that may not be in a chain of streams
-    (`TimeRange.chain`).
-
-    **Guarantee.** A person who uses a part of its caps in a stream that is accepted here costs at
-    most that part of μ², or of ε: `privacy/composition.proof.md`, section 8, "Caps that are handed
-    on". Test: tests/engine/test_carried_caps.py::test_parts_of_the_caps_cost_parts_of_the_promise.
-    """
-    events, per_tick, ticks = budget.caps
-    if budget.unit != "user" or budget.period is not None:
-        raise ParameterError(
-            "caps are carried over only for persons without a period; else renewals cost nothing "
-            "more"
-        )
-    if (
-        not query.memoryless
-        or query.discovery is not None
-        or (query.people and not query.people.each_tick)
-    ):
-        raise ParameterError(
-            f"{query.name!r} remembers more about persons than their caps, so budgets add up"
-        )
-    if ticks is None or events is not None:
-        if events is None or per_tick is not None or ticks is not None:
-            raise ParameterError(
-                "caps are carried over as max_ticks (with max_per_tick), or as max_events alone"
-            )
-        return  # n of k events cost (n/k)² of what k cost
-    if horizon is not None and ticks > horizon:
-        raise ParameterError(
-            f"max_ticks={ticks} is more than the {horizon} ticks of the stream, so it caps nothing"
-        )
-    if budget.pure or isinstance(engine, Fresh):
-        return  # l1 norms, and ticks with noise of their own, add up
-    if ticks > MOST_TICKS:
-        raise ParameterError(f"caps of more than {MOST_TICKS} ticks are not carried over")
-    if query.people is not None and is_replace(budget.adjacency) and _repels(engine):
-        raise ParameterError(
-            f"with {engine.name!r} a person in the place of another costs more: choose 'fresh'"
-        )
-    span = budget.touched(horizon).span
-    whole = participation(engine, ticks, span)
-    if any(participation(engine, part, span) * ticks > whole * part for part in range(1, ticks)):
-        raise ParameterError(
-            f"with {engine.name!r} some ticks of a person cost more than their share: choose "
-            "'fresh'"
         )

@@ -1,9 +1,7 @@
-"""What is computed from published numbers at no further cost: views with exact errors, and totals
-carried over.
+"""Views: numbers over spans of ticks, with exact errors, at no further cost.
 
 A view is what people look at: new cases per day, the last 24 hours, two cells compared. Each of its
-numbers is a fixed linear function of numbers that are already released. `CarriedTotals` are the
-last running totals of a stream, to which its successor adds its own.
+numbers is a fixed linear function of numbers that are already released.
 """
 
 from __future__ import annotations
@@ -12,12 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import EllipsisType
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 
 from evercount._validate import FloatArray, IntArray, check_probability
-from evercount.bounds.tails import equal_numbers
 from evercount.engine.error_model import (
     ErrorModel,
     Part,
@@ -27,8 +24,12 @@ from evercount.engine.error_model import (
 )
 from evercount.engine.release_table import LEVEL, Exports, ReleaseTable, table_of
 from evercount.errors import ParameterError
-from evercount.queries.base import Query
 from evercount.queries.publishing import CellErrors
+
+Spans = tuple[IntArray, IntArray]
+"""(after, until): each span has the ticks after+1 … until."""
+Ends = tuple[FloatArray, FloatArray]
+"""What some outputs published where each span begins and ends, each (spans, outputs)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,7 +210,8 @@ class View(Exports):
                 "quantiles are read from a view of all cells of a stream of Quantiles"
             )
         factor = interval_factors(level, self._errors.equal_differences(self.first - 1, self.last))
-        cell, norms = self._cell_errors[1], query.quantiles.norms_against(q)
+        cell = self._cell_errors[1]
+        norms = query.quantiles.norms_against(q)
         rounding = self._parts[0].rounding
         half = factor * cell.spread * norms + cell.slack_of(norms, rounding + q * rounding[-1])
         return query.quantiles.read_quantile(self.values, half, q)
@@ -235,16 +237,18 @@ class View(Exports):
         return self.name
 
     def _places(self, cells: Sequence[str]) -> list[int]:
-        known = {label: place for place, label in enumerate(self.cells)}
+        """Find the columns of cells by their labels."""
+        places = {label: place for place, label in enumerate(self.cells)}
         for cell in cells:
-            if not isinstance(cell, str) or cell not in known:
+            if not isinstance(cell, str) or cell not in places:
                 shown = ", ".join(self.cells[:8]) + (", …" if len(self.cells) > 8 else "")
                 raise ParameterError(
                     f"there is no cell {cell!r:.80} in this view; its cells: {shown}"
                 )
-        return [known[cell] for cell in cells]
+        return [places[cell] for cell in cells]
 
     def _outputs(self, places: list[int]) -> list[int]:
+        """Find the outputs of the query that these columns show."""
         labels = list(self._errors.query.labels)
         try:
             return [labels.index(self.cells[place]) for place in places]
@@ -271,7 +275,8 @@ class Difference:
     there: IntArray | EllipsisType = ...
 
     def __post_init__(self) -> None:
-        one, other = self.one.values[self.here], self.other.values[self.there]
+        one = self.one.values[self.here]
+        other = self.other.values[self.there]
         if one.shape != other.shape or one.shape[1] != 1:
             raise ParameterError(
                 "two streams are compared cell by cell: choose one cell of each, over the same "
@@ -293,107 +298,11 @@ class Difference:
             (a, b), (c, d) = (view.interval((1 + level) / 2) for view in (self.one, self.other))
             return a[self.here] - d[self.there], b[self.here] - c[self.there]
         tails = int(self.one._errors.pure or self.other._errors.pure)
-        one = SpanErrors(*(side[self.here] for side in self.one._span_errors))
-        other = SpanErrors(*(side[self.there] for side in self.other._span_errors))
+        one = self.one._span_errors
+        other = self.other._span_errors
+        spread = np.hypot(one.spread[self.here], other.spread[self.there])
+        slack = one.slack[self.here]
         # one step is enough
-        spread, step = np.hypot(one.spread, other.spread), np.maximum(one.step, other.step)
-        half = interval_factor(level, tails) * spread + one.slack + other.slack + step
+        step = np.maximum(one.step[self.here], other.step[self.there])
+        half = interval_factor(level, tails) * spread + slack + other.slack[self.there] + step
         return self.values - half, self.values + half
-
-
-@dataclass(frozen=True, eq=False)
-class CarriedTotals:
-    """The last published running totals of the streams before, by cell. Public.
-
-    **Guarantee.** A function of releases and public parameters, so adding it costs nothing:
-    `composition.proof.md`, section 8, "Totals that are carried over". An interval of a sum holds as
-    often as stated: `cell_errors.proof.md`, "Totals that go on from another stream". Test:
-    tests/engine/test_carried_totals.py::test_intervals_hold.
-    """
-
-    since: int  # the instant from which on they count, in microseconds since 1970
-    labels: tuple[str, ...]
-    # value, std², spread², slack and largest part (`_errors_at`) of each cell, shape (5, cells)
-    numbers: FloatArray
-
-    @classmethod
-    def after(
-        cls, errors: ErrorModel, tick: int, values: FloatArray, since: int, before: Self | None
-    ) -> Self:
-        """The totals that a stream has published at a tick, with those that it goes on from itself;
-        0: at its start."""
-        labels = tuple(errors.query.labels)
-        own = np.zeros((5, len(labels)))
-        if tick:
-            own = np.vstack([values, _errors_at(errors, np.asarray([tick]))[:, 0]])
-        return (
-            cls(since, labels, own)
-            if before is None
-            else cls(before.since, labels, _add(own, before.among(labels)))
-        )
-
-    @classmethod
-    def load(cls, data: dict[str, Any] | None) -> Self | None:
-        return None if data is None else cls(data["since"], tuple(data["labels"]), data["numbers"])
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"since": self.since, "labels": list(self.labels), "numbers": self.numbers}
-
-    def among(self, labels: tuple[str, ...]) -> FloatArray:
-        """The numbers of these cells; zero for those that have joined since."""
-        place = {label: number for number, label in enumerate(self.labels)}
-        wide = np.hstack([self.numbers, np.zeros((5, 1))])
-        return np.asarray(wide[:, [place.get(label, -1) for label in labels]])
-
-    @property
-    def std(self) -> float:
-        return float(np.sqrt(self.numbers[1].max(initial=0.0)))
-
-    def add_to(self, table: ReleaseTable, errors: ErrorModel, level: float = LEVEL) -> ReleaseTable:
-        """Running totals of the stream with these on top of them. A total that was not published
-        makes none."""
-        if not len(table.ticks):
-            return table
-        place = {label: number for number, label in enumerate(errors.query.labels)}
-        cells = tuple(table.cells[: table.numbers.shape[2]])
-        own = _errors_at(errors, table.ticks)[:, :, [place[cell] for cell in cells]]
-        published = np.concatenate([table.numbers[np.newaxis, :, 0], own])
-        value, variance, square, slack, part = _add(published, self.among(cells)[:, np.newaxis])
-        # 0: normal
-        weights = np.where(
-            part > 0, equal_numbers(square, np.sqrt(np.where(part > 0, part, 1.0) / 2)), 0
-        )
-        half = interval_factors(level, weights) * np.sqrt(square) + slack
-        std = np.where(np.isnan(value), np.nan, np.sqrt(variance))
-        stated = table_of(table.ticks, None, cells, [value, std, value - half, value + half])
-        return replace(table, cells=cells, numbers=stated.numbers)
-
-
-def _errors_at(errors: ErrorModel, ticks: IntArray) -> FloatArray:
-    """std², spread², slack and largest part at each tick, shape (4, ticks, outputs). Laplace noise
-    is a sum of numbers, none of which has more of the variance spread² than the largest part, so
-    that `equal_numbers` is spread² over it. The largest part of normal noise is 0."""
-    std, spread, slack = errors.errors(ticks)
-    weights = errors.equal_numbers(ticks)
-    weights = np.minimum(weights, 1) if errors.joined else weights
-    part = spread**2 * np.where(weights > 0, 1 / np.maximum(weights, 1), 0.0)
-    shape = (len(ticks), errors.query.outputs)
-    return np.stack([np.broadcast_to(side, shape) for side in (std**2, spread**2, slack, part)])
-
-
-def _add(one: FloatArray, other: FloatArray) -> FloatArray:
-    """Numbers and errors of sums of independent numbers."""
-    return np.concatenate([one[:4] + other[:4], np.maximum(one[4:], other[4:])])
-
-
-def check_carries(query: Query, postprocess: tuple[str, ...], revise_for: int | None) -> None:
-    begin, published = "running totals are not carried over: ", query.publishing
-    unfit = query.discovery or query.quantiles or not query.memoryless or published.kept is not None
-    if unfit or postprocess or revise_for is not None:
-        raise ParameterError(
-            f"{begin}only sums of listed keys go on, not unlisted keys (list them), quantiles (add "
-            "up histograms of published counts), averages per event (publish the sum and the "
-            "count), queries that remember events, days that are revised or post-processed totals "
-            "(declare views, which are post-processed instead)"
-        )
-    published.check_views(begin, None)

@@ -129,16 +129,17 @@ def decayed_std(model: ErrorModel, decayed: Decayed, ticks: IntArray) -> FloatAr
         rows = weights_of(f"decayed-{decayed.factor}", last)
         assert rows is not None
         return weighted_std(model, rows)[ticks - 1]
-    found = []
+    stds = []
     for tick in ticks.tolist():
         first = max(1, tick - reach)
         row = decayed.factor ** np.arange(tick - first, -1.0, -1.0)
         combination = row - np.append(row[1:], 0.0)
         places = np.arange(first, tick + 1)
         if first > 1:
-            combination, places = np.append(-row[0], combination), np.append(first - 1, places)
-        found.append(_std(model, combination[np.newaxis], places)[0])
-    return np.asarray(found)
+            combination = np.append(-row[0], combination)
+            places = np.append(first - 1, places)
+        stds.append(_std(model, combination[np.newaxis], places)[0])
+    return np.asarray(stds)
 
 
 def _reach(decayed: Decayed, last: int) -> int:
@@ -200,7 +201,8 @@ def weighted_errors(model: ErrorModel, weights: FloatArray) -> WeightedErrors:
 def _scales(model: ErrorModel, combination: FloatArray, places: IntArray) -> FloatArray:
     """The scale of each Laplace number, as if it were continuous, in each row: shape (rows,
     numbers)."""
-    engine, grid = model.factorization, model.query.grid
+    engine = model.factorization
+    grid = model.query.grid
     assert isinstance(engine, PureFactorization)
     last = int(places[-1])
     if isinstance(engine, DigitTree):

@@ -42,7 +42,8 @@ class WeightedView(View):
 
     @cached_property
     def _span_errors(self) -> SpanErrors:
-        (part,), own = self._parts, self._weighted
+        (part,) = self._parts
+        own = self._weighted
         std, spread, slack = (side[:, np.newaxis] for side in own[:3])
         return SpanErrors(
             std * part.norms, spread * part.norms, slack * part.rounding, np.zeros((len(self), 1))

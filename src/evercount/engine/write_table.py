@@ -34,7 +34,7 @@ MEDIA_TYPES: dict[str, str] = {
 }
 
 
-class Clock(Protocol):
+class ZoneClock(Protocol):
     """What shows the starts of ticks: a `Schedule`."""
 
     @property
@@ -44,12 +44,17 @@ class Clock(Protocol):
 
 
 def table_texts(
-    kind: Kind, tables: Iterable[ReleaseTable], clock: Clock | None = None, *, header: bool = True
+    kind: Kind,
+    tables: Iterable[ReleaseTable],
+    clock: ZoneClock | None = None,
+    *,
+    header: bool = True,
 ) -> Iterator[str]:
     """CSV, JSON lines or one array of JSON, piece by piece. Starts are texts with the offset of the
     clock's zone. A CSV begins with its header, unless an earlier piece has it; labels of cells and
     notes are as `csv_text` has them."""
-    before, show = "[\n" if kind == "json" else "", None if clock is None else clock.show
+    before = "[\n" if kind == "json" else ""
+    show = None if clock is None else clock.show
     for table in tables:
         columns = {name: column.tolist() for name, column in table.columns(show).items()}
         columns["std"] = [None if std != std else std for std in columns["std"]]
@@ -83,7 +88,7 @@ def write_tables(
     kind: Kind,
     file: IO[bytes],
     tables: Iterable[ReleaseTable],
-    clock: Clock | None,
+    clock: ZoneClock | None,
     metadata: Mapping[str, str],
     *,
     header: bool = True,
@@ -100,7 +105,7 @@ def write_tables(
 def write_parquet(
     file: IO[bytes] | str,
     tables: Iterable[ReleaseTable],
-    clock: Clock | None,
+    clock: ZoneClock | None,
     metadata: Mapping[str, str],
     old: Path | None = None,
 ) -> None:
@@ -124,11 +129,17 @@ def write_parquet(
 
 
 def arrow_schema(
-    table: ReleaseTable, clock: Clock | None, metadata: Mapping[str, str], *, texts: bool = False
+    table: ReleaseTable,
+    clock: ZoneClock | None,
+    metadata: Mapping[str, str],
+    *,
+    texts: bool = False,
 ) -> Any:
     """The types of a table's columns; without a clock its starts are whole numbers, or `texts`."""
     pa, _ = parquet_modules()
-    whole = ("tick", "first", "as_of", "revisions_left", *(() if texts else ("start",)))
+    whole = ["tick", "first", "as_of", "revisions_left"]
+    if not texts:
+        whole.append("start")
     types = {name: pa.float64() for name in NUMBERS} | {name: pa.int64() for name in whole}
     if clock is not None:
         types["start"] = pa.timestamp("us", tz=clock.arrow_zone)
@@ -179,7 +190,7 @@ def described(
 ) -> list[dict[str, Any]]:
     """Each tick as readers of a service get it. With the hashes of the release chain the lists end
     with the last key that the tick shows; without, null stands for keys that are not public."""
-    said = []
+    ticks = []
     for place, (tick, numbers) in enumerate(zip(table.ticks.tolist(), table.numbers, strict=True)):
         one: dict[str, Any] = {"tick": tick}
         released = tick
@@ -196,12 +207,12 @@ def described(
             one["hash"] = hashes.get(released, b"").hex()
         if table.notes is not None and table.notes[place]:
             one["note"] = table.notes[place]
-        said.append(one)
-    return said
+        ticks.append(one)
+    return ticks
 
 
 def _plain(numbers: FloatArray) -> list[float | None]:
-    """Numbers as JSON has them, null for NaN."""
+    """Write numbers as JSON has them, null for NaN."""
     return [None if number != number else number for number in numbers.tolist()]
 
 
@@ -250,9 +261,12 @@ def postprocess_table(table: ReleaseTable, names: Sequence[str], *, counts: bool
     if "nonnegative" in names:
         value = np.maximum(value, 0.0)
         if counts:
-            low, high = np.maximum(low, 0.0), np.maximum(high, 0.0)
+            low = np.maximum(low, 0.0)
+            high = np.maximum(high, 0.0)
     if "integer" in names:
-        value, low, high = np.rint(value), np.floor(low), np.ceil(high)
+        value = np.rint(value)
+        low = np.floor(low)
+        high = np.ceil(high)
     numbers = np.stack([value, std, np.minimum(low, value), np.maximum(high, value)], axis=1)
     return replace(table, numbers=numbers + 0.0)
 
@@ -274,9 +288,9 @@ def round_table(table: ReleaseTable) -> ReleaseTable:
 def _scale(std: FloatArray) -> FloatArray:
     """10 to the number of decimals: one where the std has one digit before the point, none where it
     has more."""
-    known = np.isfinite(std) & (std > 0)
-    size = np.floor(np.log10(np.where(known, std, 1.0)))
-    return np.where(known, 10.0 ** np.clip(1 - size, 0, 15), 1e15)
+    noisy = np.isfinite(std) & (std > 0)
+    size = np.floor(np.log10(np.where(noisy, std, 1.0)))
+    return np.where(noisy, 10.0 ** np.clip(1 - size, 0, 15), 1e15)
 
 
 def describe_csv(
@@ -284,7 +298,8 @@ def describe_csv(
 ) -> dict[str, Any]:
     """What a reader of a CSV must know, as CSV on the Web has it: titles of the columns, and the
     promise."""
-    described, word = [], tick_word(facts["tick"])
+    described = []
+    word = tick_word(facts["tick"])
     for name in columns:
         title, kind, text = TITLES.get(name, (name, "string", ""))
         title = title.replace("tick", word)

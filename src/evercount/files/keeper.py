@@ -25,10 +25,10 @@ from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.schedule import Schedule
 from evercount.declarations.settle import Settled
 from evercount.declarations.tick_marks import TickMark
+from evercount.engine.carried_totals import CarriedTotals
 from evercount.engine.close_ticks import TickEvents, TickTotals
 from evercount.engine.release_table import ReleaseTable
 from evercount.engine.stream import Stream
-from evercount.engine.views import CarriedTotals
 from evercount.errors import SnapshotError, StoreError
 from evercount.files.archive import AdaptCopy
 from evercount.files.cap_users import UsedBefore

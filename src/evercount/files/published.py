@@ -15,11 +15,11 @@ import numpy as np
 from evercount.declarations.tick_marks import TickMark, with_marks
 from evercount.declarations.view_names import all_of_view, stack_rows
 from evercount.engine.build import RUNNING
+from evercount.engine.carried_totals import CarriedTotals
 from evercount.engine.release import Releases
 from evercount.engine.release_table import ReleaseTable
 from evercount.engine.revisions import by_day
 from evercount.engine.stream import Stream
-from evercount.engine.views import CarriedTotals
 from evercount.engine.write_table import among
 from evercount.files.keeper import Keeper
 from evercount.files.lake_table import append_new

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.tick_marks import hidden_labels
+from evercount.engine.carried_totals import CarriedTotals, check_carries
 from evercount.engine.stream import Stream
-from evercount.engine.views import CarriedTotals, check_carries
 from evercount.errors import ParameterError
 from evercount.files.cap_users import UsedBefore
 from evercount.files.keeper import Keeper, State

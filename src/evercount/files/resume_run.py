@@ -14,8 +14,8 @@ from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.settle import Settled, settle, with_noise_of
 from evercount.declarations.tick_marks import TickMark, check_mark, hidden_labels, hide, show_again
 from evercount.engine.add_keys import label_of
+from evercount.engine.carried_totals import CarriedTotals
 from evercount.engine.stream import Stream
-from evercount.engine.views import CarriedTotals
 from evercount.errors import HorizonReached, ParameterError
 from evercount.files.cap_users import UsedBefore
 from evercount.files.keeper import Closed, Keeper, State

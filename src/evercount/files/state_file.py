@@ -36,9 +36,9 @@ from evercount._validate import FloatArray
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.tick_marks import TickMark
 from evercount.declarations.view_names import stack_rows
-from evercount.engine.build_parameters import unpack, write
 from evercount.engine.close_ticks import close_ticks
 from evercount.engine.release_table import ReleaseTable
+from evercount.engine.snapshot_format import unpack, write
 from evercount.engine.stream import Stream
 from evercount.errors import SnapshotError, StoreError
 from evercount.files.archive import AdaptCopy, archive

@@ -31,8 +31,8 @@ from evercount._validate import FloatArray
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.schedule import SECOND
 from evercount.declarations.tick_marks import TickMark
-from evercount.engine.build_parameters import pack, unpack
 from evercount.engine.release_table import ReleaseTable
+from evercount.engine.snapshot_format import pack, unpack
 from evercount.engine.stream import Stream, TaskStream
 from evercount.errors import Conflict, SnapshotError, StoreError
 from evercount.files.archive import AdaptCopy, archive

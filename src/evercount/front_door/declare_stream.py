@@ -1,81 +1,32 @@
-"""`declare`: a stream by named options, in Python and of the command `evercount release`, and its
-lists of keys.
+"""`declare`: a stream by named options, in Python and of the command `evercount release`.
 
-An option of a stream is a line of `Declared` and a line of the docstring of `declare`: the command
-makes its options of these, with name, type and help. Names in backquotes in messages are
-parameters; the command writes them as options.
+The options are the fields of `options.DeclareOptions`. Names in backquotes in messages are options;
+the command writes them as it spells them.
 """
 
 from __future__ import annotations
 
-import csv
-import inspect
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import date, datetime
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Never
 
-import numpy as np
-
-from evercount._validate import check_kind, check_public_text
-from evercount.errors import MissingExtra, ParameterError, UnknownName
+from evercount._validate import check_kind
+from evercount.errors import MissingExtra, ParameterError
+from evercount.front_door.key_lists import keys_of, weights_of
 
 if TYPE_CHECKING:
     from evercount.declarations.declaration import StreamDeclaration
+    from evercount.front_door.options import DeclareOptions, Moment
     from evercount.queries import Query
 
 
-Moment = str | date | datetime | float
-"""A time as texts, Python and pandas have it; without an offset it is a time of the stream's
-zone."""
 RANGE = ("low", "high", "grid", "bins")
 PARAMETERS = ("unknown", "minimum", *RANGE)
 """The options that are parameters of queries, by their names; `keys` is `keys` or, with `rollup`,
 `paths`."""
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-class Declared(TypedDict, total=False):
-    """What `declare` takes; its docstring says what each option means."""
-
-    time: str | None
-    every: str | None
-    start: Moment | None
-    zone: str | None
-    late: str | None
-    wait: str | None
-    revise_for: int | None
-    query: str | Query | None
-    key: str | Sequence[str] | None
-    rollup: str | Sequence[str] | None
-    keys: str | Path | Sequence[Any] | None
-    unknown: str | None
-    weights: str | Path | Mapping[str, int] | None
-    minimum: int | None
-    value: str | None
-    low: float | None
-    high: float | None
-    grid: float | None
-    bins: int | None
-    epsilon: float | None
-    delta: float | None
-    unit: str | None
-    user: str | None
-    period: int | str | None
-    max_per_tick: int | None
-    max_ticks: int | None
-    max_events: int | None
-    carry_caps: bool
-    adjacency: str | None
-    horizon: int | str | None
-    factorization: str | None
-    views: str | Sequence[str] | None
-    postprocess: str | Sequence[str] | None
-    name: str | None
-
-
 NEEDED = ("time", "every", "epsilon")  # what a declaration cannot do without
+AS_GIVEN = ("start", "factorization", "late", "wait", "revise_for", "carry_caps")
+"""The options that are fields of a declaration as they are, with the same default."""
 
 
 def refuse_missing(names: Sequence[str], example: str, others: Sequence[str] = ()) -> None:
@@ -87,37 +38,56 @@ def refuse_missing(names: Sequence[str], example: str, others: Sequence[str] = (
     raise ParameterError(f"missing: {listed}, as in: {example}{start}")
 
 
-def with_options(options: Any) -> Callable[[F], F]:
-    """Show the options in the signature of a function, for help and completion."""
-
-    def decorate(function: F) -> F:
-        own = inspect.signature(function)
-        named = [
-            one for one in own.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD
-        ]
-        for name, hint in options.__annotations__.items():
-            text = getattr(hint, "__forward_arg__", hint)
-            default = False if text == "bool" else None
-            named.append(
-                inspect.Parameter(
-                    name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=text
-                )
-            )
-        function.__signature__ = own.replace(parameters=named)  # type: ignore[attr-defined]
-        if "        options: " in (function.__doc__ or ""):
-            lines = "\n".join(
-                f"        {name}: {text}" for name, text in described_options(declare).items()
-            )
-            function.__doc__ = re.sub(
-                r"        options: .*", lambda _: lines, function.__doc__ or ""
-            )
-        return function
-
-    return decorate
+def is_given(value: object) -> bool:
+    """Tell whether an option has another value than its default."""
+    return value is not None and value is not False
 
 
-@with_options(Declared)
-def declare(**options: Unpack[Declared]) -> StreamDeclaration:
+def named_options(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Join the options that a function has by name with its `others`, which are no options."""
+    options: dict[str, Any] = {name: value for name, value in arguments.items() if name != "others"}
+    options.update(arguments["others"])
+    return options
+
+
+def declare(
+    *,
+    time: str | None = None,
+    every: str | None = None,
+    start: Moment | None = None,
+    zone: str | None = None,
+    late: str | None = None,
+    wait: str | None = None,
+    revise_for: int | None = None,
+    query: str | Query | None = None,
+    key: str | Sequence[str] | None = None,
+    rollup: str | Sequence[str] | None = None,
+    keys: str | Path | Sequence[Any] | None = None,
+    unknown: str | None = None,
+    weights: str | Path | Mapping[str, int] | None = None,
+    minimum: int | None = None,
+    value: str | None = None,
+    low: float | None = None,
+    high: float | None = None,
+    grid: float | None = None,
+    bins: int | None = None,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    unit: str | None = None,
+    user: str | None = None,
+    period: int | str | None = None,
+    max_per_tick: int | None = None,
+    max_ticks: int | None = None,
+    max_events: int | None = None,
+    carry_caps: bool = False,
+    adjacency: str | None = None,
+    horizon: int | str | None = None,
+    factorization: str | None = None,
+    views: str | Sequence[str] | None = None,
+    postprocess: str | Sequence[str] | None = None,
+    name: str | None = None,
+    **others: Never,
+) -> StreamDeclaration:
     """The declaration of a stream: what is counted, for whom it is private, and when it is
     published.
 
@@ -165,6 +135,7 @@ def declare(**options: Unpack[Declared]) -> StreamDeclaration:
         postprocess: nonnegative, integer, or both with a comma: what the views show is made so (or
             single ticks, if no view is named).
         name: Name of the stream, for charts and for streams.toml.
+        others: Any other name is refused.
 
     Returns:
         The declaration. `to_toml` writes it; `release` and a service take it.
@@ -180,71 +151,87 @@ def declare(**options: Unpack[Declared]) -> StreamDeclaration:
     >>> daily.query.name, daily.schedule.tick, daily.budget.delta
     ('count', '1d', 0.0)
     """
-    stream_declaration = declaration_class()
+    given = named_options(locals())
+    declaration_class()  # or MissingExtra
+    from evercount.front_door.options import DeclareOptions, is_run_option
+
+    for option in others:
+        if is_run_option(option):
+            raise ParameterError(
+                f"`{option}` belongs to `release`, not to a declaration: release(data, daily, "
+                f"{option}=…)"
+            )
+    return declare_from(DeclareOptions.of(given))
+
+
+def declare_from(options: DeclareOptions) -> StreamDeclaration:
+    """Declare the stream that these options describe."""
     from evercount.declarations.fields import Columns
     from evercount.privacy import Budget
-    from evercount.queries import Query, build_query
+    from evercount.queries import Query
 
-    given: dict[str, Any] = {name: options.pop(name, None) for name in Declared.__annotations__}  # type: ignore[misc]
-    for name in options:
-        from evercount.front_door.release_data import ReleaseOptions
-
-        if name in ReleaseOptions.__annotations__:
-            raise ParameterError(
-                f"`{name}` belongs to `release`, not to a declaration: release(data, daily, "
-                f"{name}=…)"
-            )
-        raise UnknownName("option", name, Declared.__annotations__)
+    values = vars(options)
+    needed = {name: values[name] for name in NEEDED}
     refuse_missing(
-        [name for name in NEEDED if given[name] is None],
+        [name for name, value in needed.items() if value is None],
         'declare(time="when", every="1d", epsilon=1, …)',
     )
-    caps = (given[name] for name in ("unit", "max_events", "max_per_tick", "max_ticks", "period"))
-    unit = unit_of(*caps, user=given["user"] is not None)
-    if unit["unit"] == "user" and given["user"] is None:
+    protection = unit_of(
+        options.unit,
+        options.max_events,
+        options.max_per_tick,
+        options.max_ticks,
+        options.period,
+        user=options.user is not None,
+    )
+    if protection["unit"] == "user" and options.user is None:
         raise ParameterError("users are protected, so their column is needed: `user`")
-    made = listed_names("postprocess", given["postprocess"], split=True)
-    views = listed_names("views", given["views"]) or (
-        ("per-tick",) if made and "monotone" not in made else ()
-    )
-    query = (
-        build_query(*_query(given)) if isinstance(given["query"], str | None) else given["query"]
-    )
-    if isinstance(query, Query):  # other objects are refused below
-        _check_caps(query, unit)
-    horizon, plain = (
-        given["horizon"],
-        ("start", "factorization", "late", "wait", "revise_for", "carry_caps"),
-    )
-    return stream_declaration(
-        name=given["name"] or "release",
+    postprocess = listed_names("postprocess", options.postprocess, split=True)
+    views = listed_names("views", options.views)
+    if not views and postprocess and "monotone" not in postprocess:
+        views = ("per-tick",)
+    query = query_of(options)
+    if isinstance(query, Query):  # the declaration refuses other objects
+        _check_caps(query, protection)
+    adjacency: Any = options.adjacency or "add-remove"  # the budget refuses other texts
+    horizon = options.horizon
+    if isinstance(horizon, str):
+        horizon = parse_horizon(horizon)
+    as_given = {name: values[name] for name in AS_GIVEN}
+    return declaration_class()(
+        name=options.name or "release",
         query=query,
         budget=Budget(
-            given["epsilon"],
-            given["delta"] or 0,
-            adjacency=given["adjacency"] or "add-remove",
-            **unit,
+            needed["epsilon"],
+            options.delta or 0,
+            adjacency=adjacency,
+            **protection,
         ),
-        tick=given["every"],
-        zone=given["zone"] or "UTC",
-        horizon=parse_horizon(horizon) if isinstance(horizon, str) else horizon,
+        tick=needed["every"],
+        zone=options.zone or "UTC",
+        horizon=horizon,
         columns=Columns(
-            time=given["time"],
-            key=key[0]
-            if isinstance(key := given["key"], list | tuple) and len(key) == 1
-            else key or None,
-            value=given["value"],
-            user=given["user"],
-            levels=listed_names("rollup", given["rollup"], split=True, distinct=False),
+            time=needed["time"],
+            key=_key_columns(options.key),
+            value=options.value,
+            user=options.user,
+            levels=listed_names("rollup", options.rollup, split=True, distinct=False),
         ),
         views=views,
-        postprocess=made,
-        **{name: given[name] for name in plain if given[name] is not None},
+        postprocess=postprocess,
+        **{name: value for name, value in as_given.items() if value is not None},
     )
+
+
+def _key_columns(key: Any) -> Any:
+    """Return the columns of the key as a declaration has them: one name, or several."""
+    if isinstance(key, list | tuple) and len(key) == 1:
+        return key[0]
+    return key or None
 
 
 def _check_caps(query: Query, unit: Mapping[str, Any]) -> None:
-    """Refuse persons without a cap, where the query needs one, and say which there are."""
+    """Refuse persons without a cap if the query needs one, and say which caps there are."""
     if (
         unit["unit"] != "user"
         or query.people is not None
@@ -261,7 +248,7 @@ def _check_caps(query: Query, unit: Mapping[str, Any]) -> None:
 
 
 def declaration_class() -> type[StreamDeclaration]:
-    """`StreamDeclaration`, or MissingExtra."""
+    """Import `StreamDeclaration`, or raise MissingExtra."""
     try:
         from evercount.declarations.declaration import StreamDeclaration
     except ModuleNotFoundError as error:
@@ -277,7 +264,7 @@ def check_declaration(declaration: object) -> None:
 
 
 def parse_horizon(text: str) -> int | None:
-    """The horizon that a text writes.
+    """Read a horizon: a number, a power, or none.
 
     >>> parse_horizon("2^16"), parse_horizon("8760"), parse_horizon("none")
     (65536, 8760, None)
@@ -285,8 +272,10 @@ def parse_horizon(text: str) -> int | None:
     if text.strip().lower() == "none":
         return None
     base, power_follows, power = text.partition("^")
+    if not power_follows:
+        power = "1"
     try:
-        return int(int(base) ** int(power if power_follows else 1))
+        return int(int(base) ** int(power))
     except ValueError as error:
         raise ParameterError(
             f"horizon must be a number of ticks such as 65536, 2^16 or none, got {text!r}"
@@ -302,8 +291,8 @@ def unit_of(
     *,
     user: bool = False,
 ) -> dict[str, Any]:
-    """The fields of a budget that say whom it protects; a cap, a period or a column of users means
-    users.
+    """Return the fields of a budget that say whom it protects; a cap, a period or a column of
+    persons means persons.
 
     >>> unit_of(None, None, 2, None, "7"), unit_of(None, None, None, None, None)
     ({'unit': 'user', 'max_per_tick': 2, 'period': 7}, {'unit': 'event'})
@@ -313,170 +302,98 @@ def unit_of(
         "max_per_tick": max_per_tick,
         "max_ticks": max_ticks,
     }
-    caps["period"] = int(period) if isinstance(period, str) and period.isdecimal() else period
+    if isinstance(period, str) and period.isdecimal():
+        period = int(period)
+    caps["period"] = period
     given = {name: value for name, value in caps.items() if value is not None}
-    return {"unit": unit or ("user" if user or given else "event"), **given}
+    default = "user" if user or given else "event"
+    return {"unit": unit or default, **given}
 
 
-def _query(given: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The name and the parameters of the query; an option goes with every query that has the
-    parameter."""
-    from evercount.queries import query_parameters
+def query_of(options: DeclareOptions) -> Query:
+    """Build the query that the options name, or return the query that is given."""
+    from evercount.queries import build_query, query_parameters
 
-    by_column = {
-        "rollup": "rollup",
-        "key": "histogram",
-        "value": "sum" if given["bins"] is None else "quantiles",
-    }
-    default = next(
-        (query for column, query in by_column.items() if given[column] is not None), "count"
-    )
-    name = given["query"] or default
-    known = query_parameters(name)
-    if given["key"] is not None and given["rollup"] is not None:
+    if options.query is not None and not isinstance(options.query, str):
+        return options.query
+    query = options.query or _default_query(options)
+    legal = query_parameters(query)
+    _check_keys(options, query, legal)
+    values = vars(options)
+    parameters = {name: values[name] for name in PARAMETERS if values[name] is not None}
+    _check_range(options, parameters)
+    unfit = [f"`{name}`" for name in parameters if name not in legal]
+    if unfit:
+        raise ParameterError(f"`query` {query} does not go with {' and '.join(unfit)}")
+    if options.keys is not None:
+        listed = keys_of(options.keys, options.key, bool(options.rollup))
+        parameters[_list_parameter(options)] = listed
+    if options.weights is not None:
+        if not {"max_keys_per_event", "weights"} <= legal.keys():
+            raise ParameterError(
+                f"`weights` are for the keys of a histogram; `query` {query} has none"
+            )
+        parameters["weights"] = weights_of(options.weights)
+    return build_query(query, parameters)
+
+
+def _default_query(options: DeclareOptions) -> str:
+    """Choose the query that follows from the columns."""
+    if options.rollup is not None:
+        return "rollup"
+    if options.key is not None:
+        return "histogram"
+    if options.value is None:
+        return "count"
+    return "sum" if options.bins is None else "quantiles"
+
+
+def _list_parameter(options: DeclareOptions) -> str:
+    """Name the parameter of the query that `keys` is."""
+    return "keys" if options.rollup is None else "paths"
+
+
+def _check_keys(options: DeclareOptions, query: str, legal: Mapping[str, Any]) -> None:
+    """Refuse a column of keys without the list that the query needs, and the other way round."""
+    if options.key is not None and options.rollup is not None:
         raise ParameterError(
             "`key` is one column of keys and `rollup` several levels: give only one of them"
         )
-    column, parameter = ("key", "keys") if given["rollup"] is None else ("rollup", "paths")
-    if given["keys"] is not None and given[column] is not None and parameter not in known:
-        raise ParameterError(f"`query` {name} does not go with `{column}` and `keys`")
-    if (given["keys"] is None) == (parameter in known and given[column] is not None):
+    has_column = options.key is not None or options.rollup is not None
+    column = "key" if options.rollup is None else "rollup"
+    takes_list = _list_parameter(options) in legal
+    if options.keys is not None and has_column and not takes_list:
+        raise ParameterError(f"`query` {query} does not go with `{column}` and `keys`")
+    if (options.keys is None) == (takes_list and has_column):
         raise ParameterError(
             "`key` (or `rollup`) and `keys` go together: the list of keys is public and declared. "
             "Without a list, use the query discovered-keys"
         )
-    asked = {option: given[option] for option in PARAMETERS if given[option] is not None}
-    valued = given["value"] is not None
-    if valued != ({"low", "high"} <= asked.keys()) or (
-        not valued and not asked.keys().isdisjoint(RANGE)
-    ):
+
+
+def _check_range(options: DeclareOptions, parameters: Mapping[str, Any]) -> None:
+    """Refuse a column of values without its range, and a range without a column."""
+    has_range = {"low", "high"} <= parameters.keys()
+    has_column = options.value is not None
+    if has_column != has_range or (not has_column and not parameters.keys().isdisjoint(RANGE)):
         raise ParameterError(
             "`value`, `low` and `high` go together: the range of a value is public and declared"
         )
-    unfit = [f"`{option}`" for option in asked if option not in known]
-    if unfit:
-        raise ParameterError(f"`query` {name} does not go with {' and '.join(unfit)}")
-    if given["keys"] is not None:
-        asked[parameter] = keys_of(given["keys"], given["key"], bool(given["rollup"]))
-    if given["weights"] is not None:
-        if not {"max_keys_per_event", "weights"} <= known.keys():
-            raise ParameterError(
-                f"`weights` are for the keys of a histogram; `query` {name} has none"
-            )
-        asked["weights"] = weights_of(given["weights"])
-    return name, asked
 
 
 def listed_names(
     what: str, names: str | Sequence[str] | None, split: bool = False, distinct: bool = True
 ) -> tuple[str, ...]:
-    """One name or several, each once where they are `distinct`; with `split` a text may hold
+    """Read one name or several, each once where they are `distinct`; with `split` a text may hold
     several, with commas."""
-    if isinstance(names, str):
-        names = [name.strip() for name in names.split(",")] if split else [names]
+    if isinstance(names, str) and split:
+        names = [name.strip() for name in names.split(",")]
+    elif isinstance(names, str):
+        names = [names]
     example = {"postprocess": "integer", "rollup": "state"}.get(what, "last-7")
     check_kind(f"`{what}`", names, Sequence | None, f'["{example}"]')
     for name in names or ():
         check_kind(f"a name in `{what}`", name, str, f'"{example}"')
-    return tuple(dict.fromkeys(names or ())) if distinct else tuple(names or ())
-
-
-def described_options(*functions: Any) -> dict[str, str]:
-    """What the docstrings say about each parameter."""
-    found: dict[str, str] = {}
-    for function in functions:
-        listed = (inspect.getdoc(function) or "").partition("Args:")[2].partition("Returns:")[0]
-        found |= {
-            name: " ".join(text.split())
-            for name, text in re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", listed, re.M)
-        }
-    return found
-
-
-# -- public lists of keys and weights: from a file, or as Python and pandas have them --------------
-
-
-def keys_of(
-    keys: Any, columns: str | Sequence[str] | None, paths: bool, what: str = "keys"
-) -> list[Any]:
-    """A public list: texts, or the paths of a rollup."""
-    from evercount.declarations.fields import combined_key
-
-    if isinstance(keys, str | Path):
-        lines = _lines(Path(keys), 1 if isinstance(columns, str) else len(columns or [""]), what)
-        return list(csv.reader(lines, skipinitialspace=True)) if paths else list(lines)
-    # sets have no order
-    if not isinstance(keys, Iterable) or isinstance(keys, set | frozenset | Mapping):
-        raise ParameterError(
-            f'`{what}` must be a list such as ["north", "south"], or a file, got {keys!r:.80}'
-        )
-    listed = [
-        str(int(key)) if isinstance(key, int | np.integer) and not isinstance(key, bool) else key
-        for key in keys
-    ]
-    if not listed:
-        raise ParameterError(f'`{what}` is empty: name at least one, as in ["north", "south"]')
-    return [
-        combined_key(list(key)) if isinstance(key, tuple) and not paths else key for key in listed
-    ]
-
-
-def listed_keys(keys: Any, declaration: StreamDeclaration, what: str) -> tuple[Any, ...]:
-    """Keys of a file or a list as the stream has them."""
-    if keys is None:
-        return ()
-    rows, columns = declaration.query.rows, declaration.columns
-    paths = rows is not None and rows.levels > 0
-    listed = keys_of(keys, None if columns is None else columns.key, paths, what)
-    return tuple(tuple(key) if paths else key for key in listed)
-
-
-def weights_of(given: Any) -> dict[str, int]:
-    """Weights by key: of a table, or of lines KEY,WEIGHT."""
-    if not isinstance(given, str | Path):
-        return given  # type: ignore[no-any-return]
-    found = {}
-    for line in _lines(Path(given), what="weights"):
-        key, _, weight = line.rpartition(",")
-        if not key or not weight.strip().isdecimal():
-            raise ParameterError(
-                f"`weights` {given}: {line!r:.80} is not a key and a whole number, as in Vienna,3"
-            )
-        found[key.strip()] = int(weight)
-    return found
-
-
-def _lines(path: Path, columns: int = 1, what: str = "keys") -> tuple[str, ...]:
-    """The keys of a file, one per line; spaces around a key and empty lines do not count."""
-    from evercount.declarations.fields import combined_key
-
-    try:
-        lines = path.read_text("utf-8-sig").splitlines()
-    except UnicodeDecodeError as error:
-        raise ParameterError(f"`{what}` {path} is not UTF-8 text") from error
-    except OSError as error:
-        raise ParameterError(
-            f"`{what}` {path} cannot be read: {error.strerror}. In Python it may be a list such as "
-            '["north", "south"]'
-        ) from error
-    line_of: dict[str, int] = {}
-    for number, line in enumerate(lines, 1):
-        key = line.strip()
-        if columns > 1 and key:
-            values = [value.strip() for value in next(csv.reader([key], skipinitialspace=True))]
-            if len(values) != columns:
-                raise ParameterError(
-                    f"`{what}` {path}: line {number} has {len(values)} values, and there are "
-                    f"{columns} columns of `key`; separate them with commas, as in Tyrol,f"
-                )
-            key = combined_key(values)
-        if key in line_of:
-            raise ParameterError(
-                f"`{what}` {path}: the key {key!r} is duplicated on lines {line_of[key]} and "
-                f"{number}"
-            )
-        if key:
-            line_of[check_public_text(f"`{what}` {path}: the key", key)] = number
-    if not line_of:
-        raise ParameterError(f"`{what}` {path} holds no key: write one per line")
-    return tuple(line_of)
+    if distinct:
+        return tuple(dict.fromkeys(names or ()))
+    return tuple(names or ())

@@ -1,5 +1,5 @@
-"""Which extra installs a package that is not there: the library alone has no command, reads no
-files and declares nothing."""
+"""Which extra installs a missing package: the library alone has no command, reads no files and
+declares nothing."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ EXTRAS = {
 def missing_extra(
     what: str, missing: ModuleNotFoundError, usual: str | None = None
 ) -> MissingExtra:
-    """The answer to a package that is not installed; a module of our own that is missing is a
-    defect and is raised.
+    """Name the extra that installs a missing package; raise the error again if a module of our own
+    is missing, which is a defect.
 
     `usual` is the extra with all that `what` needs: it is named where the package is a part of
     that.

@@ -1,185 +1,254 @@
 """`release`: a data frame or files in, a table out; and `plan`: which errors it will have. The
 command `evercount release` calls `run`.
 
-An option of a run is a line of `ReleaseOptions` and a line of the docstring of `release`, as in
-`declare_stream.py`.
+The options are the fields of `options.ReleaseOptions`.
 """
 
 from __future__ import annotations
 
 import re
-import time
+import time as clock
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from datetime import tzinfo
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Never
 
-from evercount._validate import check_kind
-from evercount.errors import InputError, ParameterError, UnknownName
+from evercount.errors import InputError, ParameterError
 from evercount.front_door.declare_stream import (
     NEEDED,
-    Declared,
-    Moment,
     check_declaration,
-    declare,
-    listed_keys,
+    declare_from,
+    is_given,
     listed_names,
+    named_options,
     refuse_missing,
-    with_options,
 )
+from evercount.front_door.key_lists import listed_keys
 from evercount.front_door.missing_parts import missing_extra
 
 if TYPE_CHECKING:
     from evercount.declarations.declaration import StreamDeclaration
     from evercount.engine.release_table import ReleaseTable
-    from evercount.files.release_job import Outcome
+    from evercount.files.release_job import Job, Outcome
+    from evercount.front_door.options import DeclareOptions, Moment, ReleaseOptions
     from evercount.noise import Secret
     from evercount.planning.plan_views import ViewPlan
-
-PATHS = ("out", "state", "db", "rejects", "ledger", "plot", "lake")
-FLAGS = ("skip_bad", "check", "new_noise_stream", "renew", "carry_totals", "full_digits")
+    from evercount.queries import Query
 
 
-class ReleaseOptions(Declared, total=False):
-    """What `release` takes; its docstring says what the other options mean."""
-
-    out: str | Path | None
-    state: str | Path | None
-    end: Moment | None
-    now: Moment | None
-    delimiter: str | None
-    skip_bad: bool
-    rejects: str | Path | None
-    check: bool
-    new_noise_stream: bool
-    db: str | Path | None
-    renew: bool
-    carry_totals: bool
-    ledger: str | Path | None
-    total: str | tuple[float, float] | None
-    plot: str | Path | None
-    add_keys: str | Path | Sequence[Any] | None
-    add_keys_from: Moment | None
-    remove_keys: str | Path | Sequence[Any] | None
-    full_digits: bool
-    notes: str | Sequence[Any] | None
-    lake: str | None
-    secret: Secret | None
-    progress: Callable[[str, int, int], None] | None
-
-
-def run(
-    data: Any, declaration: StreamDeclaration | None = None, **options: Unpack[ReleaseOptions]
-) -> Outcome:
-    """What `release` does, with all that is to be said about it. The table is made when it is asked
-    for."""
+def run(data: Any, declaration: StreamDeclaration | None = None, **given: Any) -> Outcome:
+    """Do what `release` does, and return all that there is to say about it; its table is made on
+    request."""
     from evercount.declarations.cautions import cautions
-    from evercount.declarations.schedule import parse_time, zone_named
+    from evercount.files.release_run import release_file
+    from evercount.front_door.options import ReleaseOptions
+
+    options = ReleaseOptions.of(given)
+    zone_given = declaration is not None or options.zone is not None
+    if declaration is None:
+        refuse_missing(missing_options(given), EXAMPLE)
+        declaration = declare_from(options)
+    else:
+        check_declaration(declaration)
+        _refuse_declared(options)
+    job = _job(data, declaration, options, zone_given)
+    for caution in cautions(declaration):
+        warnings.warn(caution, stacklevel=3)
+    return release_file(job, options.progress)
+
+
+def _refuse_declared(options: DeclareOptions) -> None:
+    """Refuse options of a stream next to its declaration. `views` may be more than it shows."""
+    from evercount.front_door.options import DeclareOptions
+
+    set_twice = [
+        f"`{name}`"
+        for name, value in vars(options).items()
+        if name in DeclareOptions.model_fields and name != "views" and is_given(value)
+    ]
+    if set_twice:
+        raise ParameterError(f"omit {', '.join(set_twice)}, which the declaration already sets")
+
+
+def _job(
+    data: Any, declaration: StreamDeclaration, options: ReleaseOptions, zone_given: bool
+) -> Job:
+    """Write down what a run is to do; its times are instants, its keys are those of the stream."""
+    from evercount.declarations.schedule import zone_named
     from evercount.engine.add_keys import label_of
     from evercount.files.release_job import Job
-    from evercount.files.release_run import release_file
-    from evercount.files.source import expand_inputs
-    from evercount.noise import Secret
 
-    declared: Declared = {name: options[name] for name in options.keys() & Declared.__annotations__}  # type: ignore
-    zone_given = declaration is not None or declared.get("zone") is not None
-    if declaration is not None:
-        check_declaration(declaration)
-        if said := [
-            f"`{name}`"
-            for name, value in declared.items()
-            if not (value is None or value is False or name == "views")
-        ]:
-            raise ParameterError(f"the declaration says that already: omit {', '.join(said)}")
-    else:
-        refuse_missing(missing_options(options), EXAMPLE)
-        declaration = declare(**declared)
-    given: dict[str, Any] = {name: options.get(name) for name in ReleaseOptions.__annotations__}
-    if unknown := [name for name in options if name not in given]:
-        raise UnknownName("option", unknown[0], given)
-    if isinstance(data, str | Path):
-        data = [data]
-    if isinstance(data, list | tuple):
-        if wrong := [type(name).__name__ for name in data if not isinstance(name, str | Path)]:
-            raise InputError(
-                f"a list of data must hold paths, and this one holds {wrong[0]}: make one frame "
-                "first, as in pd.concat(frames) or pd.DataFrame(rows)"
-            )
-        data = expand_inputs(list(map(str, data)))
-    zone = zone_named(declaration.schedule.zone)
-    for name in PATHS:
-        check_kind(f"`{name}`", given[name], str | PathLike | None, f'"daily.{name}"')
-    for name in FLAGS:
-        # "no" would be taken for yes
-        check_kind(f"`{name}`", given[name], bool | None, "True or False")
-    check_kind("`secret`", given["secret"], Secret | None, "Secret.generate()")
-    check_kind("`delimiter`", given["delimiter"], str | None, '";"')
-    check_kind("`progress`", given["progress"], Callable | None, "print")
-    plain: dict[str, Any] = {name: given[name] and str(given[name]) for name in PATHS}
-    plain |= {name: bool(given[name]) for name in FLAGS}
-    joins = given["add_keys_from"]
-    if joins is not None and given["add_keys"] is None:
+    if options.add_keys_from is not None and options.add_keys is None:
         raise ParameterError(
             "`add_keys_from` is the day from which on the keys of `add_keys` count: give both"
         )
-    job = Job(
-        file=data,
+    file = _sources(data)
+    zone = zone_named(declaration.schedule.zone)
+    now = _instant("now", options.now, zone)
+    if now is None:
+        now = clock.time_ns() // 1000
+    removed = listed_keys(options.remove_keys, declaration, "remove_keys")
+    return Job(
+        file=file,
         declaration=declaration,
-        now=time.time_ns() // 1000
-        if given["now"] is None
-        else parse_time(given["now"], zone, "`now`"),
-        end=None if given["end"] is None else parse_time(given["end"], zone, "`end`"),
-        views=listed_names("views", given["views"]),
-        delimiter=given["delimiter"] or ",",
-        total=None if given["total"] is None else _total(given["total"]),
+        out=_path(options.out),
+        now=now,
+        end=_instant("end", options.end, zone),
+        state=_path(options.state),
+        rejects=_path(options.rejects),
+        plot=_path(options.plot),
+        lake=_path(options.lake),
+        views=listed_names("views", options.views),
+        skip_bad=options.skip_bad,
+        new_noise_stream=options.new_noise_stream,
+        delimiter=options.delimiter or ",",
+        check=options.check,
+        secret=options.secret,
+        ledger=_path(options.ledger),
+        total=_total(options.total),
+        add_keys=listed_keys(options.add_keys, declaration, "add_keys"),
+        add_keys_from=_instant("add_keys_from", options.add_keys_from, zone),
+        remove_keys=tuple(map(label_of, removed)),
+        full_digits=options.full_digits,
+        db=_path(options.db),
+        renew=options.renew,
+        carry_totals=options.carry_totals,
+        notes=_notes(options.notes),
         zone_given=zone_given,
-        secret=given["secret"],
-        add_keys=listed_keys(given["add_keys"], declaration, "add_keys"),
-        add_keys_from=None if joins is None else parse_time(joins, zone, "`add_keys_from`"),
-        remove_keys=tuple(
-            map(label_of, listed_keys(given["remove_keys"], declaration, "remove_keys"))
-        ),
-        notes=_notes(given["notes"]),
-        **plain,
     )
-    for caution in cautions(declaration):
-        warnings.warn(caution, stacklevel=3)
-    return release_file(job, given["progress"])
+
+
+def _sources(data: Any) -> Any:
+    """Expand paths and patterns into files; leave a data frame as it is."""
+    from evercount.files.source import expand_inputs
+
+    if isinstance(data, str | Path):
+        data = [data]
+    if not isinstance(data, list | tuple):
+        return data
+    for name in data:
+        if not isinstance(name, str | Path):
+            raise InputError(
+                f"a list of data must hold paths, and this one holds {type(name).__name__}: make "
+                "one frame first, as in pd.concat(frames) or pd.DataFrame(rows)"
+            )
+    return expand_inputs(list(map(str, data)))
+
+
+def _instant(name: str, moment: Moment | None, zone: tzinfo) -> int | None:
+    """Read the time of an option, in the zone of the stream."""
+    from evercount.declarations.schedule import parse_time
+
+    if moment is None:
+        return None
+    return parse_time(moment, zone, f"`{name}`")
+
+
+def _path(path: str | PathLike[str] | None) -> str | None:
+    """Return a path as text."""
+    if path is None:
+        return None
+    return str(path)
 
 
 EXAMPLE = 'release(visits, time="when", every="1d", zone="UTC", start="2026-01-01", epsilon=1)'
 
 
 def missing_options(given: Mapping[str, Any]) -> list[str]:
-    """Name what a run lacks that has no declaration, in the order in which one would write it.
+    """Name what a run without a declaration lacks, in the order in which one writes it.
 
-    A run that goes on with a stream has its start and its zone; whether a store has the stream,
-    only a run can tell.
+    A run that continues a stream has its start and its zone; whether a store has the stream, only
+    the run itself finds out.
     """
     missing = [name for name in NEEDED if given.get(name) is None]
-    goes_on = given.get("db") is not None or _has_state(given)
-    if not goes_on:
+    may_continue = given.get("db") is not None or _has_state(given)
+    if not may_continue:
         calendar = re.fullmatch(r"[0-9]+[dw]", str(given.get("every")).strip()) is not None
-        missing += ["zone"] if calendar and given.get("zone") is None else []
-        missing += ["start"] if given.get("start") is None else []
+        if calendar and given.get("zone") is None:
+            missing.append("zone")
+        if given.get("start") is None:
+            missing.append("start")
     if missing == ["zone"]:  # the refusal of the schedule says more
         return []
     return sorted(missing, key=["time", "every", "zone", "start", "epsilon"].index)
 
 
 def _has_state(given: Mapping[str, Any]) -> bool:
-    """Whether the stream of a run has a state file already."""
+    """Tell whether the stream of a run has a state file already."""
     from evercount.files.output_file import state_path
 
-    named = [str(one) if isinstance(one, str | PathLike) else None for one in map(given.get, PATHS)]
-    path = state_path(*named[:2])
+    out, state = (
+        str(path) if isinstance(path, str | PathLike) else None
+        for path in (given.get("out"), given.get("state"))
+    )
+    path = state_path(out, state)
     return path is not None and path.exists()
 
 
-@with_options(ReleaseOptions)
 def release(
-    data: Any, declaration: StreamDeclaration | None = None, **options: Unpack[ReleaseOptions]
+    data: Any,
+    declaration: StreamDeclaration | None = None,
+    *,
+    time: str | None = None,
+    every: str | None = None,
+    start: Moment | None = None,
+    zone: str | None = None,
+    late: str | None = None,
+    wait: str | None = None,
+    revise_for: int | None = None,
+    query: str | Query | None = None,
+    key: str | Sequence[str] | None = None,
+    rollup: str | Sequence[str] | None = None,
+    keys: str | Path | Sequence[Any] | None = None,
+    unknown: str | None = None,
+    weights: str | Path | Mapping[str, int] | None = None,
+    minimum: int | None = None,
+    value: str | None = None,
+    low: float | None = None,
+    high: float | None = None,
+    grid: float | None = None,
+    bins: int | None = None,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    unit: str | None = None,
+    user: str | None = None,
+    period: int | str | None = None,
+    max_per_tick: int | None = None,
+    max_ticks: int | None = None,
+    max_events: int | None = None,
+    carry_caps: bool = False,
+    adjacency: str | None = None,
+    horizon: int | str | None = None,
+    factorization: str | None = None,
+    views: str | Sequence[str] | None = None,
+    postprocess: str | Sequence[str] | None = None,
+    name: str | None = None,
+    out: str | PathLike[str] | None = None,
+    state: str | PathLike[str] | None = None,
+    end: Moment | None = None,
+    now: Moment | None = None,
+    delimiter: str | None = None,
+    skip_bad: bool = False,
+    rejects: str | PathLike[str] | None = None,
+    check: bool = False,
+    new_noise_stream: bool = False,
+    db: str | PathLike[str] | None = None,
+    renew: bool = False,
+    carry_totals: bool = False,
+    ledger: str | PathLike[str] | None = None,
+    total: str | tuple[float, float] | None = None,
+    plot: str | PathLike[str] | None = None,
+    add_keys: str | Path | Sequence[Any] | None = None,
+    add_keys_from: Moment | None = None,
+    remove_keys: str | Path | Sequence[Any] | None = None,
+    full_digits: bool = False,
+    notes: str | Sequence[Any] | None = None,
+    lake: str | PathLike[str] | None = None,
+    secret: Secret | None = None,
+    progress: Callable[[str, int, int], None] | None = None,
+    **others: Never,
 ) -> ReleaseTable:
     """Publish statistics of events as a table, under one (ε, δ) for all its rows together.
 
@@ -195,7 +264,50 @@ def release(
         data: Events, one per row: a frame of pandas or Polars, an Arrow table, a relation of
             DuckDB, a path, or a list of paths (CSV, JSONL, Parquet; plain, gzip or zstd).
         declaration: The stream, instead of the options of `declare`.
-        out: Release file: .csv, .jsonl or .parquet. The command takes -, too, with `state`: all
+        time: Column with the time of an event.
+        every: Tick length: 15m, 1h; 1d and 1w by the calendar of `zone`.
+        start: Start of the first tick, ISO 8601.
+        zone: Time zone of days, weeks and times without offset (default: UTC; days and weeks need
+            one).
+        late: Rows whose tick is closed: drop, next (count in the next tick), or revise (files that
+            only grow).
+        wait: How long after its end a tick is closed, such as 12h, for rows that come late
+            (default: 0s).
+        revise_for: With `late` revise: for how many ticks each number is published again.
+        query: count, histogram (`key`), discovered-keys (`key`), rollup (`rollup`), sum or
+            quantiles (`value`), active-users or distinct-users (`user`).
+        key: Column with the key; several columns together make one key.
+        rollup: Columns of a rollup from the top, as in state,county.
+        keys: File with the public list of keys, one per line (of several columns or a rollup: CSV
+            lines such as Tyrol,Innsbruck).
+        unknown: Keys not in the list: refuse (default), or count as 'other'.
+        weights: File with lines such as Vienna,3: this key of a histogram has a third of the noise
+            of keys without a line. The noise of all keys is made for the largest weight.
+        minimum: discovered-keys: true count below which a key is never listed.
+        value: Column with the value to sum.
+        low: Smallest legal value.
+        high: Largest legal value.
+        grid: Values are rounded to multiples of this. With 1, the default, they are whole numbers.
+        bins: Number of bins for quantiles of `value` (a power of two).
+        epsilon: ε of all releases together.
+        delta: δ of all releases together (default: 0, which is Laplace noise).
+        unit: What is protected: event, or user (the default with `user`).
+        user: Column with the person's id.
+        period: Protect what a person does in one period: 1d, 1w, 4w, or ticks (default: all time).
+        max_per_tick: Events counted per person and tick.
+        max_ticks: Ticks in which a person counts, per period.
+        max_events: Events counted per person and period.
+        carry_caps: What persons have used of their caps stays used when the stream is renewed,
+            which then costs nothing more.
+        adjacency: add-remove (default) or replace.
+        horizon: Number of ticks such as 8760 or 2^16, or none (default).
+        factorization: How noise is correlated, or best: the least error.
+        views: Publish this view, repeatable: per-tick, running, last-24, per-day, per-week,
+            quantile-0.5. The output shows the first one; each of the others has a file next to it.
+        postprocess: nonnegative, integer, or both with a comma: what the views show is made so (or
+            single ticks, if no view is named).
+        name: Name of the stream, for charts and for streams.toml.
+        out: Release file: .csv, .jsonl or .parquet. The command also accepts -, with `state`: all
             rows so far, as CSV on standard output.
         state: State file (default: next to the output). Secret.
         end: Release no tick that ends after this.
@@ -205,12 +317,12 @@ def release(
         rejects: Write all bad and all late rows to this private file.
         check: Check options, files and state; publish nothing.
         new_noise_stream: Start again with new noise over the same data; the budgets add up.
-        db: Store that keeps the stream in place of a state file, and that
-            `evercount serve --read-only` shows: an SQLite file or postgresql://… The budget is
-            spent once; files are exports of the store.
-        renew: When the horizon is complete, the next run goes on from there with a new stream and
+        db: Store that keeps the stream in place of a state file, and that `evercount serve
+            --read-only` shows: an SQLite file or postgresql://… The budget is spent once; files are
+            exports of the store.
+        renew: When the horizon is complete, the next run continues from there with a new stream and
             new noise.
-        carry_totals: With `renew`: running totals go on from the last published ones, and the
+        carry_totals: With `renew`: running totals continue from the last published ones, and the
             errors add up.
         ledger: Ledger file of all streams over the same events: the stream is entered, or refused.
         total: ε,δ that all streams of a new ledger keep together, such as 1,1e-6.
@@ -229,8 +341,8 @@ def release(
         lake: Table that gets each released tick once: delta:FOLDER or
             iceberg:FOLDER/namespace.table.
         secret: The secret of a new stream. None draws one; one secret serves one stream only.
-        progress: Called with what is being done, how many ticks are done, and of how many.
-        options: Those of `declare`: `time`, `every`, `start`, `epsilon` and so on.
+        progress: Called with (task, done, total): what is being done, and how far it is.
+        others: Any other name is refused.
 
     Returns:
         All ticks of the stream so far: tick, start, cell, value, std, low and high. `to_pandas`,
@@ -257,8 +369,9 @@ def release(
     0 2026-03-01 00:00:00+00:00  count
     1 2026-03-02 00:00:00+00:00  count
     """
+    arguments = named_options(locals())
     try:
-        outcome = run(data, declaration, **options)
+        outcome = run(**arguments)
     except ModuleNotFoundError as missing:
         raise missing_extra("`release`", missing, "files") from missing
     if not outcome.last and not outcome.job.kept:
@@ -269,8 +382,45 @@ def release(
     return outcome.table
 
 
-@with_options(Declared)
-def plan(declaration: StreamDeclaration | None = None, **options: Unpack[Declared]) -> ViewPlan:
+def plan(
+    declaration: StreamDeclaration | None = None,
+    *,
+    time: str | None = None,
+    every: str | None = None,
+    start: Moment | None = None,
+    zone: str | None = None,
+    late: str | None = None,
+    wait: str | None = None,
+    revise_for: int | None = None,
+    query: str | Query | None = None,
+    key: str | Sequence[str] | None = None,
+    rollup: str | Sequence[str] | None = None,
+    keys: str | Path | Sequence[Any] | None = None,
+    unknown: str | None = None,
+    weights: str | Path | Mapping[str, int] | None = None,
+    minimum: int | None = None,
+    value: str | None = None,
+    low: float | None = None,
+    high: float | None = None,
+    grid: float | None = None,
+    bins: int | None = None,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    unit: str | None = None,
+    user: str | None = None,
+    period: int | str | None = None,
+    max_per_tick: int | None = None,
+    max_ticks: int | None = None,
+    max_events: int | None = None,
+    carry_caps: bool = False,
+    adjacency: str | None = None,
+    horizon: int | str | None = None,
+    factorization: str | None = None,
+    views: str | Sequence[str] | None = None,
+    postprocess: str | Sequence[str] | None = None,
+    name: str | None = None,
+    **others: Never,
+) -> ViewPlan:
     """Which error will the numbers have? The std of each view, with every noise that a stream may
     have.
 
@@ -279,7 +429,50 @@ def plan(declaration: StreamDeclaration | None = None, **options: Unpack[Declare
 
     Args:
         declaration: The stream, instead of the options of `declare`.
-        options: Those of `declare`: `every`, `epsilon`, `views` and so on.
+        time: Column with the time of an event.
+        every: Tick length: 15m, 1h; 1d and 1w by the calendar of `zone`.
+        start: Start of the first tick, ISO 8601.
+        zone: Time zone of days, weeks and times without offset (default: UTC; days and weeks need
+            one).
+        late: Rows whose tick is closed: drop, next (count in the next tick), or revise (files that
+            only grow).
+        wait: How long after its end a tick is closed, such as 12h, for rows that come late
+            (default: 0s).
+        revise_for: With `late` revise: for how many ticks each number is published again.
+        query: count, histogram (`key`), discovered-keys (`key`), rollup (`rollup`), sum or
+            quantiles (`value`), active-users or distinct-users (`user`).
+        key: Column with the key; several columns together make one key.
+        rollup: Columns of a rollup from the top, as in state,county.
+        keys: File with the public list of keys, one per line (of several columns or a rollup: CSV
+            lines such as Tyrol,Innsbruck).
+        unknown: Keys not in the list: refuse (default), or count as 'other'.
+        weights: File with lines such as Vienna,3: this key of a histogram has a third of the noise
+            of keys without a line. The noise of all keys is made for the largest weight.
+        minimum: discovered-keys: true count below which a key is never listed.
+        value: Column with the value to sum.
+        low: Smallest legal value.
+        high: Largest legal value.
+        grid: Values are rounded to multiples of this. With 1, the default, they are whole numbers.
+        bins: Number of bins for quantiles of `value` (a power of two).
+        epsilon: ε of all releases together.
+        delta: δ of all releases together (default: 0, which is Laplace noise).
+        unit: What is protected: event, or user (the default with `user`).
+        user: Column with the person's id.
+        period: Protect what a person does in one period: 1d, 1w, 4w, or ticks (default: all time).
+        max_per_tick: Events counted per person and tick.
+        max_ticks: Ticks in which a person counts, per period.
+        max_events: Events counted per person and period.
+        carry_caps: What persons have used of their caps stays used when the stream is renewed,
+            which then costs nothing more.
+        adjacency: add-remove (default) or replace.
+        horizon: Number of ticks such as 8760 or 2^16, or none (default).
+        factorization: How noise is correlated, or best: the least error.
+        views: Publish this view, repeatable: per-tick, running, last-24, per-day, per-week,
+            quantile-0.5. The output shows the first one; each of the others has a file next to it.
+        postprocess: nonnegative, integer, or both with a comma: what the views show is made so (or
+            single ticks, if no view is named).
+        name: Name of the stream, for charts and for streams.toml.
+        others: Any other name is refused.
 
     Returns:
         A table: the noise that is chosen or declared first, then the others. `to_pandas` and
@@ -294,49 +487,63 @@ def plan(declaration: StreamDeclaration | None = None, **options: Unpack[Declare
     terrace (chosen)      0      1.79    13.41            2.00
     ...
     """
+    arguments = named_options(locals())
     try:
-        return _plan(declaration, options)
+        return _plan(**arguments)
     except ModuleNotFoundError as missing:
         raise missing_extra("`plan`", missing, "cli") from missing
 
 
-def _plan(declaration: StreamDeclaration | None, options: Declared) -> ViewPlan:
-    """The errors of a stream, with every package that this needs."""
+def _plan(declaration: StreamDeclaration | None, **given: Any) -> ViewPlan:
+    """Compute the errors of a stream, with every package that this needs."""
     from evercount.declarations.view_names import noise_views
+    from evercount.front_door.options import DeclareOptions
     from evercount.planning.plan_views import plan_views
 
+    options = DeclareOptions.of(given)
     if declaration is None:
-        if options.get("time") is None:
-            options["time"] = "time"
-        declaration = declare(**options)
+        if options.time is None:
+            options = options.model_copy(update={"time": "time"})
+        declaration = declare_from(options)
     check_declaration(declaration)
-    schedule = declaration.schedule
     names = declaration.views or declaration.views_of_noise
-    views = {name: view for name in names for view in noise_views([name], schedule)}
-    horizon, named = declaration.horizon, declaration.factorization
-    return plan_views(declaration.budget, horizon, views, declaration.query, named)
+    views = {name: view for name in names for view in noise_views([name], declaration.schedule)}
+    return plan_views(
+        declaration.budget,
+        declaration.horizon,
+        views,
+        declaration.query,
+        declaration.factorization,
+    )
 
 
 def _notes(given: Any) -> tuple[Any, ...]:
-    """Remarks on ticks, as texts or as (first, last, text)."""
+    """Read notes on ticks: texts, or (first, last, text)."""
     from evercount.declarations.tick_marks import NewMark
 
+    if isinstance(given, str):
+        given = [given]
     notes = []
-    for one in [given] if isinstance(given, str) else given or ():
-        parts = one.split(",", 2) if isinstance(one, str) else tuple(one)
+    for note in given or ():
+        parts = note.split(",", 2) if isinstance(note, str) else tuple(note)
         if len(parts) != 3:
             raise ParameterError(
-                f"`notes` are FIRST,LAST,TEXT, such as 2026-03-05,2026-03-06,late, got {one!r:.80}"
+                f"`notes` are FIRST,LAST,TEXT, such as 2026-03-05,2026-03-06,late, got {note!r:.80}"
             )
         first, last, text = (str(part).strip() for part in parts)
         notes.append(NewMark(first=first, last=last, text=text))
     return tuple(notes)
 
 
-def _total(total: Any) -> tuple[float, float]:
-    """ε and δ, in a text with a comma between them."""
+def _total(total: Any) -> tuple[float, float] | None:
+    """Read ε and δ: two numbers, or a text with a comma between them."""
+    if total is None:
+        return None
+    parts = total
+    if isinstance(total, str):
+        parts = total.split(",")
     try:
-        epsilon, delta = map(float, total.split(",") if isinstance(total, str) else total)
+        epsilon, delta = map(float, parts)
     except (TypeError, ValueError):
         raise ParameterError(
             f"`total` is epsilon and delta, such as 1,1e-6, got {total!r:.80}"

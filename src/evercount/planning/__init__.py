@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from evercount.planning.compare import Plan, plan
-from evercount.planning.plan_views import dense_optimum, plan_views
+from evercount.planning.distances import dense_optimum
+from evercount.planning.plan_views import plan_views
 
 __all__ = ["Plan", "dense_optimum", "plan", "plan_views"]

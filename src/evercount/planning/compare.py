@@ -16,8 +16,9 @@ from evercount.bounds import nuclear_lower
 from evercount.bounds.tails import simultaneous_radius
 from evercount.engine.build import choose_engine
 from evercount.engine.error_model import ErrorModel, interval_factor
-from evercount.engine.noise_choice import REFERENCE_TICKS, planned_errors, pure_budget, worst_tick
+from evercount.engine.noise_choice import pure_budget
 from evercount.engine.state import enforced_by
+from evercount.engine.worst_errors import REFERENCE_TICKS, planned_errors, worst_tick
 from evercount.errors import ParameterError
 from evercount.factorizations import (
     BUILT_IN,
@@ -33,7 +34,7 @@ from evercount.factorizations.base import LARGEST_HORIZON
 from evercount.factorizations.interruption import check_wanted
 from evercount.factorizations.laplace_choice import PURE, PURE_ENDLESS, is_pure_name
 from evercount.factorizations.laplace_trees import PureFactorization
-from evercount.planning.plan_views import error_shares, largest
+from evercount.planning.output_errors import error_shares, largest
 from evercount.privacy import Budget, guarantee_text
 from evercount.queries import Count, Query
 from evercount.queries.sensitivities import protected_l1
@@ -89,7 +90,8 @@ class Row:
         inside = [_inside(a, b, EVERY_TICK // bins) for a, b in pairwise(edges.tolist())]
         std = _largest_output(self.model, np.concatenate(inside))
         starts = np.cumsum([0, *map(len, inside[:-1])])
-        least, most = np.minimum.reduceat(std, starts), np.maximum.reduceat(std, starts)
+        least = np.minimum.reduceat(std, starts)
+        most = np.maximum.reduceat(std, starts)
         return edges.tolist(), least.tolist(), most.tolist()
 
     def to_dict(self) -> dict[str, Any]:
@@ -239,17 +241,22 @@ def plan(
     span = compared_ticks(horizon, ticks)
     # what the rows use, as all their Gram matrices fall
     S = query.falling_sensitivity(budget.adjacency)
-    S = query.squared_sensitivity(budget.adjacency) if S is None or budget.pure else S
+    if S is None or budget.pure:
+        S = query.squared_sensitivity(budget.adjacency)
     by_value = query.squared_value_sensitivity(budget.adjacency)
     if budget.unit == "user" and query.people is not None:
         user = partial(query.people.user_sensitivity, budget.adjacency, budget.period is not None)
         S = user(falling=not budget.pure)
-        by_value = None if by_value is None else user(values=True)
+        if by_value is not None:
+            by_value = user(values=True)
     else:  # all that a unit may do in one tick
         most = (budget.touched(horizon).per_tick or 1) ** 2
-        S, by_value = S * most, None if by_value is None else by_value * most
+        S = S * most
+        if by_value is not None:
+            by_value = by_value * most
     only_values = by_value is not None and math.isinf(S)
-    S = by_value if by_value is not None and only_values else S
+    if by_value is not None and only_values:
+        S = by_value
     grid = tick_grid(span, 256)
     floor = math.nan  # there is no lower bound of this kind for Laplace noise
     # else measured with other weights
@@ -327,7 +334,7 @@ def compared_ticks(horizon: int | None, ticks: int | None) -> int:
 
 
 def _suspects(model: ErrorModel, span: int) -> IntArray:
-    """Ticks next to a grid at which the std may be the largest."""
+    """List ticks next to a grid at which the std may be the largest."""
     engine = model.factorization
     candidates = [*range(1, 17), *tick_grid(span).tolist(), span]
     if isinstance(engine, PureFactorization):
@@ -338,6 +345,7 @@ def _suspects(model: ErrorModel, span: int) -> IntArray:
 
 
 def _largest_output(model: ErrorModel, ticks: IntArray) -> FloatArray:
+    """The std of the output that has the largest, at each tick."""
     return np.asarray(model.std(ticks).max(axis=1))
 
 
@@ -352,7 +360,8 @@ def _simultaneous(
 ) -> float:
     """The half-width that holds for all ticks and outputs together; `spread` and `slack` at the
     ticks looked at."""
-    outputs, tree = model.query.outputs, model.factorization
+    outputs = model.query.outputs
+    tree = model.factorization
     if isinstance(tree, PureFactorization) and model.query.publishing.as_they_are:
         radius = simultaneous_radius(tree, model.full_rate, BETA, span, outputs) - 0.5
         return (radius + 0.5) * model.query.grid
@@ -370,9 +379,9 @@ def _candidates(
     """(label, factorization, budget) of every row."""
     pure = pure_budget(budget)
     if names is None:
-        names = (
-            (PURE_ENDLESS if horizon is None else PURE) if _has_l1(query, budget, horizon) else ()
-        )
+        names = ()
+        if _has_l1(query, budget, horizon):
+            names = PURE_ENDLESS if horizon is None else PURE
         if not budget.pure:
             unfit = {
                 # it is for keys of the day, which have no running totals
@@ -380,12 +389,10 @@ def _candidates(
                 "optimal": horizon is None or horizon > LARGEST_OPTIMAL,
                 "direct": query.squared_value_sensitivity(budget.adjacency) is None,
             }
-            fit = [
-                name
-                for name in (ENDLESS if horizon is None else FACTORIZATIONS)
-                if not unfit.get(name)
-            ]
-            gaussian = ["direct"] if only_values else fit
+            all_gaussian = ENDLESS if horizon is None else FACTORIZATIONS
+            gaussian = [name for name in all_gaussian if not unfit.get(name)]
+            if only_values:
+                gaussian = ["direct"]
             names = (*gaussian, *names[:2])
     candidates = [(name, name, pure if is_pure_name(name) else budget) for name in names]
     if (

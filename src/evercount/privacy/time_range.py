@@ -96,7 +96,7 @@ class TimeRange:
             length, their zone and where they begin. Empty elsewhere.
         chain: where each stream starts with what persons have used of their caps in the stream
             before it, a name for all these streams together. Empty elsewhere. Only for streams that
-            `engine/user_counting.py` lets in.
+            `engine/carried_caps.py` lets in.
 
     Raises:
         ParameterError: a range that ends before it starts, or fields of another type.

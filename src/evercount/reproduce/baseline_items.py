@@ -15,7 +15,7 @@ from evercount.engine.stream import Stream
 from evercount.factorizations.laplace_bridge import Bridge
 from evercount.factorizations.laplace_choice import PURE_ENDLESS, EndlessBridge
 from evercount.factorizations.laplace_trees import DigitTree, HybridTree, best_base
-from evercount.planning.plan_views import any_noise, distances
+from evercount.planning.distances import any_noise, distances
 from evercount.plotting import panels
 from evercount.privacy import Budget
 from evercount.queries import Count

@@ -20,8 +20,8 @@ from evercount.declarations.view_names import (
     view_table,
 )
 from evercount.engine.build import PER_TICK, RUNNING
+from evercount.engine.key_views import needed_columns
 from evercount.engine.release_table import LEVEL, ReleaseTable, table_of
-from evercount.engine.take_views import needed_columns
 from evercount.engine.views import Difference, View
 from evercount.engine.write_table import described
 from evercount.errors import ParameterError

@@ -21,8 +21,8 @@ from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.schedule import instant_of
 from evercount.declarations.settle import Settled, settle
 from evercount.declarations.view_names import shown_tables
+from evercount.engine.cell_range import can_be_cut, cut_cells
 from evercount.engine.close_ticks import TickEvents, TickTotals, close_ticks
-from evercount.engine.revisions import can_be_cut, cut_cells
 from evercount.engine.write_table import arrow_schema, arrow_table, parquet_modules
 from evercount.errors import InputError, ParameterError, StoreError
 from evercount.noise import random_bytes

@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from evercount._validate import chance_outside
-from evercount.engine.build_parameters import pack, unpack
+from evercount.engine.snapshot_format import pack, unpack
 from evercount.errors import EvercountError, HorizonReached, InputError, SnapshotError
 from evercount.mechanisms import Noise
 from evercount.noise import NoiseOwner, Secret

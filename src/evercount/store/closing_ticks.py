@@ -26,9 +26,9 @@ from sqlalchemy import Connection, Row, select
 
 from evercount._validate import FloatArray, IntArray
 from evercount.declarations.tick_marks import NEXT, missing_ticks
+from evercount.engine.cell_range import can_be_cut, cut_cells
 from evercount.engine.close_ticks import TickEvents, TickTotals, close_ticks
 from evercount.engine.release_table import ReleaseTable
-from evercount.engine.revisions import can_be_cut, cut_cells
 from evercount.engine.stream import TaskStream
 from evercount.engine.write_table import among, each_tick
 from evercount.errors import Conflict, ParameterError, StoreError

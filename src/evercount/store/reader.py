@@ -25,11 +25,12 @@ from evercount.declarations.tick_marks import TickMark, with_marks
 from evercount.declarations.view_names import next_spans, view_table
 from evercount.engine.add_keys import with_joined
 from evercount.engine.build import RUNNING
+from evercount.engine.carried_totals import CarriedTotals
 from evercount.engine.release_table import ReleaseTable
 from evercount.engine.revisions import RevisedErrors, newest_view
 from evercount.engine.stream_facts import StreamFacts
 from evercount.engine.take_views import view_at
-from evercount.engine.views import CarriedTotals, View
+from evercount.engine.views import View
 from evercount.engine.write_table import among, described, each_tick
 from evercount.errors import EvercountError, StoreError
 from evercount.store import schema

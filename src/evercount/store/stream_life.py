@@ -24,8 +24,8 @@ from evercount.declarations.schedule import instant_of
 from evercount.declarations.settle import Settled
 from evercount.declarations.tick_marks import FOR_EVER, NEXT, TickMark, check_mark
 from evercount.engine.add_keys import label_of
+from evercount.engine.carried_totals import check_carries
 from evercount.engine.stream import Stream
-from evercount.engine.views import check_carries
 from evercount.errors import AlreadyReleased, Conflict, ParameterError, StoreError, TooLarge
 from evercount.privacy import compose
 from evercount.privacy.guarantee_text import stated_promise
