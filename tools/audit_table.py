@@ -23,7 +23,7 @@ from evercount.audit.attack import AttackReport, clopper_pearson, normal_error
 from evercount.audit.mechanism_grid import (
     GAUSSIAN,
     PURE_BUDGET,
-    Case,
+    MechanismCase,
     all_cases,
     chart,
     run_case,
@@ -133,7 +133,7 @@ def pool(reports: Sequence[AttackReport], confidence: float = 1 - 1e-4) -> list[
 
 
 def run_cases(
-    cases: Sequence[Case], runs: int, secret: Secret, confidence: float, jobs: int = 1
+    cases: Sequence[MechanismCase], runs: int, secret: Secret, confidence: float, jobs: int = 1
 ) -> Iterator[AttackReport]:
     """Attack many cases, in their order, by this many processes."""
     with ProcessPoolExecutor(jobs, get_context("spawn")) as workers:
@@ -141,7 +141,7 @@ def run_cases(
         yield from workers.map(_run_asked, asked, chunksize=4)
 
 
-def _run_asked(asked: tuple[Case, int, str, float]) -> AttackReport:
+def _run_asked(asked: tuple[MechanismCase, int, str, float]) -> AttackReport:
     """`run_case` in another process; a secret is not pickled, its text is."""
     case, runs, secret, confidence = asked
     return run_case(case, runs, Secret.from_hex(secret), confidence)

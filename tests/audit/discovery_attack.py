@@ -18,7 +18,7 @@ import numpy as np
 
 from evercount._validate import BoolArray
 from evercount.audit.attack import check_runs, clopper_pearson
-from evercount.audit.replay import Progress, unwatched
+from evercount.audit.replay import Progress, no_progress
 from evercount.engine.stream import Stream
 from evercount.noise import Secret
 from evercount.privacy import Budget
@@ -94,7 +94,7 @@ def attack_discovery(
     runs: int = 400,
     secret: Secret | None = None,
     confidence: float = 1 - 1e-4,
-    progress: Progress = unwatched,
+    progress: Progress = no_progress,
 ) -> DiscoveryReport:
     """Run both streams of a pair many times and look for an event that breaks the promise.
 

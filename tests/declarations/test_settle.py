@@ -18,7 +18,7 @@ from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.settle import Settled, settle
 from evercount.engine import build, noise_choice
 from evercount.engine.snapshot_format import pack, unpack
-from evercount.errors import Conflict, ParameterError
+from evercount.errors import Conflict, ParameterError, StoreError
 from evercount.factorizations import fit_blend
 from evercount.noise.secret import insecure_secret
 from evercount.service.routes import read_declaration
@@ -124,28 +124,21 @@ def test_a_second_release_fits_nothing(
     assert fits.since() == []
 
 
-def test_a_state_that_names_no_noise_has_that_of_its_stream(tmp_path: Path, fits: Fits) -> None:
-    """Before all noise was named, a declaration with the noise of running totals said none; its
-    stream did."""
-    declared, file, state = (
-        StreamDeclaration.from_dict(TOTALS),
-        events(tmp_path),
-        tmp_path / "state",
-    )
+def test_a_state_that_names_no_noise_is_refused(tmp_path: Path) -> None:
+    """One format: what was written before all noise was named is not read."""
+    declared = StreamDeclaration.from_dict(TOTALS)
+    file, state = events(tmp_path), tmp_path / "state"
     evercount.release(file, declared, end="2026-01-06", state=str(state))
     kept = unpack(state.read_bytes())
     assert kept["declaration"]["factorization"] == kept["stream"]["factorization"]
     kept["declaration"]["factorization"] = None
     state.write_bytes(pack(kept))
-    fits.since()
-    assert (
-        len(evercount.release(file, declared, end="2026-01-11", state=str(state)).to_pandas()) == 10
-    )
-    assert fits.since() == []
+    with pytest.raises(ParameterError, match="names its noise"):
+        evercount.release(file, declared, end="2026-01-11", state=str(state))
 
 
-def test_a_store_that_names_no_noise_has_that_of_its_stream(
-    tmp_path: Path, fits: Fits, monkeypatch: pytest.MonkeyPatch
+def test_a_store_that_names_no_noise_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def as_before(settled: Settled) -> str:
         return json.dumps(
@@ -155,11 +148,8 @@ def test_a_store_that_names_no_noise_has_that_of_its_stream(
     with monkeypatch.context() as before, closing(Store(tmp_path / "a.db")) as store:
         before.setattr(Settled, "canonical", as_before)
         store.declare(StreamDeclaration.from_dict(TOTALS), START + 3.5 * DAY)
-    fits.since()
-    with closing(Store(tmp_path / "a.db")) as store:
-        live = store.declare(StreamDeclaration.from_dict(TOTALS), START + 3.5 * DAY)
-        assert live.declaration.factorization == live.stream.factorization.spec
-    assert fits.since() == []
+    with pytest.raises(StoreError, match="did not name its noise"):
+        Store(tmp_path / "a.db")
 
 
 @WAYS

@@ -24,7 +24,7 @@ from evercount.files.release_job import Job
 from evercount.files.release_run import release_file
 from evercount.files.source import connect, open_source
 from evercount.queries import Count
-from evercount.queries.user_cap import NOTHING, Caps, Used, cap_per_user
+from evercount.queries.user_cap import NO_USE, Caps, Used, cap_per_user
 from state_reading import read_state
 from tiers import soak_but
 
@@ -90,11 +90,11 @@ def by_hand(
             for event in here:
                 own = [other for other in here if other.who == event.who]
                 turn = sum((other.time, other.order) <= (event.time, event.order) for other in own)
-                room = caps.room(used.get(event.who, NOTHING), tick)
+                room = caps.room(used.get(event.who, NO_USE), tick)
                 assert room is not None
                 kept += [event.row] * (turn <= room)
             for who, number in came.items():
-                before = used.get(who, NOTHING)
+                before = used.get(who, NO_USE)
                 used[who] = caps.after(before, tick, min(number, caps.room(before, tick) or 0))
         else:
             pairs = [

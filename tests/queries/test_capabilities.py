@@ -13,7 +13,7 @@ import pytest
 
 from evercount.errors import InputError, ParameterError
 from evercount.queries import QUERIES, Histogram, Query, build_query
-from evercount.queries.sensitivities import Rows, rows_of
+from evercount.queries.sensitivities import RowFormat, rows_of
 from small_queries import SMALL, small
 
 SOURCE = Path(__file__).parents[2] / "src" / "evercount"
@@ -252,7 +252,7 @@ def test_rows_say_what_their_columns_hold(name: str) -> None:
         with pytest.raises(ParameterError, match="not rows"):
             rows_of(CASES[name])
         return
-    assert isinstance(rows, Rows)
+    assert isinstance(rows, RowFormat)
     assert rows.keyed == bool({"key", "levels"} & {*rows.columns})
     assert bool(rows.levels) == ("levels" in rows.columns)
     assert (rows.range is not None) == ("value" in rows.columns)

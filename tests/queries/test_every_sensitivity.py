@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evercount.audit.sensitivity import Claim, SensitivityReport, audit_sensitivity, gram_falls
+from evercount.audit.sensitivity import ClaimCheck, SensitivityReport, audit_sensitivity, gram_falls
 from evercount.audit.universes import Universe, universe
 from evercount.errors import ParameterError
 from evercount.factorizations import factorization
@@ -117,7 +117,7 @@ class Case:
         )
 
 
-def claims(case: Case, adjacency: Adjacency) -> dict[str, Claim]:
+def claims(case: Case, adjacency: Adjacency) -> dict[str, ClaimCheck]:
     """What the query declares, each next to the largest change of all pairs."""
     report = case.audit(adjacency)
     assert report.exhaustive
@@ -134,7 +134,7 @@ def claims(case: Case, adjacency: Adjacency) -> dict[str, Claim]:
             f.found / float(np.square(matrices[f.factorization]).sum(axis=0).max())
             for f in report.findings
         )
-        known["falling"] = Claim(most, smaller, None)
+        known["falling"] = ClaimCheck(most, smaller, None)
     declared = {
         name: claim
         for name, claim in known.items()
@@ -149,7 +149,7 @@ def claims(case: Case, adjacency: Adjacency) -> dict[str, Claim]:
             "falling": float(np.square(change).sum()),
         }
         for name in set(more) & set(declared):
-            declared[name] = Claim(
+            declared[name] = ClaimCheck(
                 max(declared[name].found, more[name]), declared[name].claimed, None
             )
     return declared

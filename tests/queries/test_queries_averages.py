@@ -8,7 +8,7 @@ import pytest
 
 from evercount import Average, Budget, Releases, Secret, Stream
 from evercount._validate import FloatArray
-from evercount.queries.publishing import CellErrors, KeptSums, fieller_interval
+from evercount.queries.publishing import CellErrors, ErrorsFromSums, fieller_interval
 from many_streams import least_share, noise_of, smooth_stream
 from tiers import soak_but
 
@@ -16,7 +16,7 @@ STREAMS = 8_000
 BUDGET = Budget(1.0, 1e-6)
 
 
-def kept(query: Average) -> KeptSums:
+def kept(query: Average) -> ErrorsFromSums:
     found = query.publishing.kept
     assert found is not None
     return found

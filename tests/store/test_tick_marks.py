@@ -18,7 +18,6 @@ from evercount.errors import EvercountError
 from evercount.store import Batch, Reading, Store
 from evercount.store.open_stream import read_request
 from evercount.store.stream_life import hide_keys, join_keys, mark_ticks
-from evercount.store.writer import exhaust
 
 SECRET = Secret.from_hex("32" * 32)
 DAYS = {"name": "flu", "tick": "1d", "zone": "UTC", "start": "2026-01-01", "horizon": 60}
@@ -123,7 +122,7 @@ def test_events_that_move_are_there_for_those_that_come_later(tmp_path: Path) ->
         store.close()
         store = Store(tmp_path / "a.db")
     # a run without a tick
-    store.close_given(store.find("flu"), TickEvents(2, []), START, exhaust, lambda _: None)
+    store.close_given(store.find("flu"), TickEvents(2, []), START, list, lambda _: None)
     send(store, one, [[3, 4]], START + DAY)
     live = store.find("flu")
     assert live.events == [[1, 2], [3, 4]]

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from evercount._validate import BoolArray, FloatArray, check_count, check_probability, finite
-from evercount.audit.replay import Claim, Pair, Program, Progress, unwatched
+from evercount.audit.replay import Claim, Pair, Program, Progress, no_progress
 from evercount.errors import ParameterError
 from evercount.noise import Secret
 
@@ -65,7 +65,9 @@ class AttackReport:
             f"possible, proved {self.proved:.4g}; epsilon at least {self.epsilon:.4g} ({self.runs} "
             f"runs a side, {self.statistic})"
         )
-        return line if self.holds else f"{line}\n  THE PROMISE IS BROKEN: {self.reason}"
+        if self.holds:
+            return line
+        return f"{line}\n  THE PROMISE IS BROKEN: {self.reason}"
 
 
 def check_runs(runs: int) -> None:
@@ -79,7 +81,7 @@ def attack(
     runs: int = 2000,
     secret: Secret | None = None,
     confidence: float = 1 - 1e-4,
-    progress: Progress = unwatched,
+    progress: Progress = no_progress,
 ) -> AttackReport:
     """Attack one pair of neighbours with `runs` runs on either side, each with a secret of its own.
 
@@ -95,9 +97,21 @@ def attack(
     first, second = (program.run(data, root) for data in pair)
     measure = "epsilon" if claim.pure else "mu"
     if not first.same_structure(second):
-        inf, reason = math.inf, "the releases differ in more than noisy numbers"
-        numbers = (program.name, measure, claim.limit, inf, inf, inf, inf, inf, inf)
-        return AttackReport(*numbers, runs, confidence, "structure", 0, reason)
+        return AttackReport(
+            program.name,
+            measure,
+            claim.limit,
+            possible=math.inf,
+            attacked=math.inf,
+            low=math.inf,
+            high=math.inf,
+            proved=math.inf,
+            epsilon=math.inf,
+            runs=runs,
+            confidence=confidence,
+            statistic="structure",
+            reason="the releases differ in more than noisy numbers",
+        )
     difference = (first.values - second.values).ravel()
     possible = claim.spent(first.ticks, first.values - second.values)
     sides = [np.empty((runs, difference.size)) for _ in pair]
@@ -112,32 +126,37 @@ def attack(
         progress(side * runs + number + 1)
     repeated, expected = _repeats(sides[0], claim, first.ticks, len(first.labels))
     candidates = _statistics(sides, difference, claim, first.ticks, len(first.labels))
-    found = _judge(candidates, sides, claim, confidence)
-    reason = ""
+    result = _judge(candidates, sides, claim, confidence)
+    reason = _why_broken(result, claim)
     if repeated > 3 + 10 * expected:
         reason = (
             f"{repeated} pairs of runs have the same noise, expected {expected:.2g}: not all of "
             "the secret is used"
         )
-    elif found["proved"] > claim.limit:
-        reason = f"the attack proves {found['proved']:.4g}"
-    elif found["low"] > claim.limit:
-        reason = (
-            f"the attack reaches {found['attacked']:.4g}, with confidence at least "
-            f"{found['low']:.4g}"
-        )
-    elif found["epsilon"] > claim.budget.epsilon:
-        reason = f"the attack proves epsilon {found['epsilon']:.4g} at the promised delta"
     return AttackReport(
         program.name, measure, claim.limit, possible, runs=runs, confidence=confidence,
-        repeated=repeated, reason=reason, judged=runs - runs // 2, **found,
+        repeated=repeated, reason=reason, judged=runs - runs // 2, **result,
     )  # fmt: skip
+
+
+def _why_broken(result: dict[str, Any], claim: Claim) -> str:
+    """Say which number of an attack beats the claim; nothing if none does."""
+    if result["proved"] > claim.limit:
+        return f"the attack proves {result['proved']:.4g}"
+    if result["low"] > claim.limit:
+        return (
+            f"the attack reaches {result['attacked']:.4g}, with confidence at least "
+            f"{result['low']:.4g}"
+        )
+    if result["epsilon"] > claim.budget.epsilon:
+        return f"the attack proves epsilon {result['epsilon']:.4g} at the promised delta"
+    return ""
 
 
 def _statistics(
     sides: list[FloatArray], difference: FloatArray, claim: Claim, ticks: Any, labels: int
 ) -> Statistics:
-    """Candidates, from the training half of the runs and public numbers."""
+    """Make candidates from the training half of the runs and public numbers."""
     rows = claim.left[np.asarray(ticks) - 1]
     statistics: Statistics = {}
     if np.any(difference):
@@ -153,8 +172,8 @@ def _statistics(
         if claim.pure:
             signs = _dual_signs(rows, difference.reshape(len(ticks), labels)).ravel()
             middle = sides[1][: len(sides[1]) // 2].mean(axis=0)
-            used = signs != 0
-            statistics["product event"] = lambda y: ((y - middle)[:, used] * signs[used]).min(
+            places = signs != 0
+            statistics["product event"] = lambda y: ((y - middle)[:, places] * signs[places]).min(
                 axis=1
             )
     statistics["low bits"] = lambda y: lowest_bits(y).min(axis=1)
@@ -162,7 +181,7 @@ def _statistics(
 
 
 def _dual_signs(rows: FloatArray, difference: FloatArray) -> FloatArray:
-    """For each release, the direction in which it speaks for the first side: the dual of the
+    """Find for each release the direction in which it speaks for the first side: the dual of the
     least-cost program."""
     # Where several releases say the same, the one with the fewest nodes is taken: it has the least
     # noise.
@@ -199,9 +218,9 @@ def lowest_bits(values: FloatArray) -> FloatArray:
 def _judge(
     candidates: Statistics, sides: list[FloatArray], claim: Claim, confidence: float
 ) -> dict[str, Any]:
-    """The best candidate of the training half, judged on the other half."""
+    """Judge the best candidate of the training half on the other half."""
     half = len(sides[0]) // 2
-    tried = []
+    candidate_events = []
     for name, statistic in candidates.items():
         train = [statistic(side[:half]) for side in sides]
         thresholds = np.unique(
@@ -214,35 +233,48 @@ def _judge(
                 _bounds(events, claim, confidence)[0],
                 abs(float(events[0].mean() - events[1].mean())),
             )
-            tried.append((score, name, float(threshold), sign))
-    _, name, threshold, sign = max(tried, key=itemgetter(0))
+            candidate_events.append((score, name, float(threshold), sign))
+    _, name, threshold, sign = max(candidate_events, key=itemgetter(0))
     every = [sign * candidates[name](side) >= sign * threshold for side in sides]
     events = [event[half:] for event in every]
     hits = _likely_side([event[:half] for event in every], events)
     proved, epsilon = _bounds(events, claim, confidence)
-    model = "learnt covariance" if name == "learnt covariance" else "claimed covariance"
+    model = "claimed covariance"
+    if name == "learnt covariance":
+        model = name
     attacked = low = high = 0.0
     if claim.pure:
         attacked, low, high = _log_ratio(events, confidence)
     elif model in candidates:
-        # the claimed direction needs no training
-        judged = half if model == "learnt covariance" else 0
+        first = 0  # the claimed direction needs no training
+        if model == "learnt covariance":
+            first = half
         attacked, low, high = _normal_model(
-            [candidates[model](side[judged:]) for side in sides], confidence
+            [candidates[model](side[first:]) for side in sides], confidence
         )
-    found = {"attacked": attacked, "low": low, "high": high, "proved": proved, "epsilon": epsilon}
-    return {"statistic": name, "hits": hits, **found}
+    return {
+        "statistic": name,
+        "hits": hits,
+        "attacked": attacked,
+        "low": low,
+        "high": high,
+        "proved": proved,
+        "epsilon": epsilon,
+    }
 
 
 def _likely_side(train: list[BoolArray], judge: list[BoolArray]) -> tuple[int, int]:
-    """Hits of the judging runs: of the event or its complement, the likely side first, as the
-    training runs say."""
+    """Count the hits of the judging runs: of the event or its complement, the likely side first, as
+    the training runs say."""
     shares = [float(event.mean()) for event in train]
     # the rarer of the event and its complement has the larger ratio of probabilities
     rare = sum(shares) <= 1
-    order = (0, 1) if (shares[0] >= shares[1]) == rare else (1, 0)
-    more, less = (int((judge[side] if rare else ~judge[side]).sum()) for side in order)
-    return more, less
+    if not rare:
+        judge = [~event for event in judge]
+    first, second = (int(event.sum()) for event in judge)
+    if (shares[0] >= shares[1]) == rare:
+        return first, second
+    return second, first
 
 
 def clopper_pearson(hits: int, runs: int, confidence: float) -> tuple[float, float]:
@@ -255,15 +287,20 @@ def clopper_pearson(hits: int, runs: int, confidence: float) -> tuple[float, flo
     from scipy.special import betaincinv
 
     rest = 1 - confidence
-    low = 0.0 if hits == 0 else float(betaincinv(hits, runs - hits + 1, rest))
-    high = 1.0 if hits == runs else float(betaincinv(hits + 1, runs - hits, 1 - rest))
+    low = 0.0
+    if hits > 0:
+        low = float(betaincinv(hits, runs - hits + 1, rest))
+    high = 1.0
+    if hits < runs:
+        high = float(betaincinv(hits + 1, runs - hits, 1 - rest))
     return low, high
 
 
 def _orders(events: list[BoolArray], confidence: float) -> Iterator[tuple[Side, Side]]:
-    """The event and its complement, each in both orders of the sides."""
+    """Give the event and its complement, each in both orders of the sides."""
     # They use four ends of two intervals, which share 1 − confidence.
-    shared, runs = 1 - (1 - confidence) / 4, len(events[0])
+    shared = 1 - (1 - confidence) / 4
+    runs = len(events[0])
     hits = [int(event.sum()) for event in events]
     for counts in (hits, [runs - number for number in hits]):
         yield from permutations(
@@ -272,21 +309,25 @@ def _orders(events: list[BoolArray], confidence: float) -> Iterator[tuple[Side, 
 
 
 def _bounds(events: list[BoolArray], claim: Claim, confidence: float) -> tuple[float, float]:
-    """(lower bound in the claim's measure, lower bound of ε at the promised δ) from one event on
-    both sides."""
+    """Compute (lower bound in the claim's measure, lower bound of ε at the promised δ) from one
+    event on both sides."""
     from scipy.special import ndtri
 
-    delta, epsilon, mu = claim.budget.delta, 0.0, 0.0
+    delta = claim.budget.delta
+    epsilon = 0.0
+    mu = 0.0
     for (_, more, _), (_, _, less) in _orders(events, confidence):
         if more > delta:
             epsilon = max(epsilon, math.log((more - delta) / less))
         mu = max(mu, float(ndtri(more) - ndtri(less)))
-    return epsilon if claim.pure else mu, epsilon
+    if claim.pure:
+        return epsilon, epsilon
+    return mu, epsilon
 
 
 def _log_ratio(events: list[BoolArray], confidence: float) -> tuple[float, float, float]:
-    """(estimate, low, high) of the largest log-ratio of the event, its complement and both orders
-    of the sides."""
+    """Compute (estimate, low, high) of the largest log-ratio of the event, its complement and both
+    orders of the sides."""
     ratios = (
         (math.log(a / b), math.log(low / above) if low else 0.0, math.log(high / below))
         for (a, low, high), (b, below, above) in _orders(events, confidence)
@@ -296,14 +337,16 @@ def _log_ratio(events: list[BoolArray], confidence: float) -> tuple[float, float
 
 
 def _normal_model(values: list[FloatArray], confidence: float) -> tuple[float, float, float]:
-    """(estimate, low, high) of μ where the statistic is normal with one variance on both sides."""
+    """Compute (estimate, low, high) of μ where the statistic is normal with one variance on both
+    sides."""
     from scipy.special import ndtri
 
     runs = len(values[0])
     spread = math.sqrt((values[0].var(ddof=1) + values[1].var(ddof=1)) / 2)
+    if spread == 0 and values[0][0] == values[1][0]:
+        return 0.0, 0.0, 0.0
     if spread == 0:
-        apart = math.inf if values[0][0] != values[1][0] else 0.0
-        return apart, apart, apart
+        return math.inf, math.inf, math.inf
     mu = abs(float(values[0].mean() - values[1].mean())) / spread
     error = float(ndtri(confidence)) * normal_error(mu, runs)
     return mu, mu - error, mu + error
@@ -317,7 +360,7 @@ def normal_error(mu: float, runs: int) -> float:
 def _repeats(
     side: FloatArray, claim: Claim, ticks: tuple[int, ...], labels: int
 ) -> tuple[int, float]:
-    """(pairs of runs that publish the same numbers, about how many a correct program has)."""
+    """Count (pairs of runs that publish the same numbers, about how many a correct program has)."""
     # Two independent draws of lattice vectors with covariance C in lattice units are equal with
     # probability about 1/√det(4πC). The lattice is read off the numbers: the least distance of two
     # of them. Laplace noise that is narrow against the lattice repeats itself more often, at most
@@ -325,7 +368,10 @@ def _repeats(
     counts = np.unique(side, axis=0, return_counts=True)[1]
     repeated = int((counts * (counts - 1) // 2).sum())
     rows = claim.left[np.asarray(ticks) - 1]
-    scale = math.sqrt(2.0) / claim.cost if claim.cost is not None else float(claim.sigma or 0)
+    if claim.cost is not None:
+        scale = math.sqrt(2.0) / claim.cost
+    else:
+        scale = float(claim.sigma or 0)
     apart = np.diff(np.sort(side, axis=0), axis=0)
     lattice = float(apart[apart > 0].min(initial=np.inf))
     sign, logarithm = np.linalg.slogdet(4 * math.pi * (scale / lattice) ** 2 * rows @ rows.T)

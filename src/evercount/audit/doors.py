@@ -31,11 +31,12 @@ import numpy as np
 
 from evercount._validate import FloatArray, check_name
 from evercount.audit.neighbour_pairs import Audited, neighbours, worst_pairs
-from evercount.audit.replay import Claim, Data, Published, ReplayReport, replay, search, unwatched
+from evercount.audit.replay import Claim, Data, Published, ReplayReport, no_progress, replay, search
 from evercount.audit.universes import Universe, universe, universe_of_rows
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.fields import Columns
 from evercount.engine.build import RUNNING
+from evercount.engine.release import Release
 from evercount.engine.stream import Stream
 from evercount.errors import ParameterError
 from evercount.factorizations.laplace_bridge import Bridge
@@ -52,8 +53,8 @@ from evercount.queries.sensitivities import protected_l1, rows_of
 
 
 def parts_of(query: Query, pure: bool) -> FloatArray | None:
-    """The matrix that turns published numbers into parts with the noise of one cell each; None for
-    cells themselves.
+    """Compute the matrix that turns published numbers into parts with the noise of one cell each;
+    None for cells themselves.
 
     Consistent trees and tables publish more numbers than they have independent ones, and a replay
     prices a difference by the covariance of the noise.
@@ -73,29 +74,25 @@ def parts_of(query: Query, pure: bool) -> FloatArray | None:
     if linear and outputs.shape == cells.shape and np.allclose(outputs, cells):
         return None
     if pure or not linear:
-        why = (
-            "publishes numbers that are not linear maps of its noisy sums: audit it with "
-            "--interface library"
+        raise ParameterError(
+            f"{query!r} publishes numbers that are not linear maps of its noisy sums: audit it "
+            "with --interface library"
         )
-        raise ParameterError(f"{query!r} {why}")
     _, size, right = np.linalg.svd(outputs)
-    kept = size > 1e-9 * size.max()
-    return np.asarray(right[: len(size)][kept].T / size[kept])
+    positive = size > 1e-9 * size.max()
+    return np.asarray(right[: len(size)][positive].T / size[positive])
 
 
 def published_table(
     query: Query, parts: FloatArray | None, releases: list[dict[str, float]]
 ) -> tuple[tuple[str, ...], FloatArray]:
-    """(labels, numbers) with independent noise in every column; 0 where a tick lacks a label."""
-    # Where keys are discovered, `other` follows from the other numbers and is left out.
-    if query.discovery is not None:
-        releases = [
-            {label: number for label, number in row.items() if label != OTHER} for row in releases
-        ]
+    """Put releases into (labels, numbers) with independent noise in every column; 0 where a tick
+    lacks a label."""
     labels = tuple(dict.fromkeys(label for row in releases for label in row))
-    values = np.asarray([[row.get(label, 0.0) for label in labels] for row in releases]).reshape(
-        -1, len(labels)
-    )
+    if query.discovery is not None:  # there `other` follows from the other numbers
+        labels = tuple(label for label in labels if label != OTHER)
+    rows = [[row.get(label, 0.0) for label in labels] for row in releases]
+    values = np.asarray(rows).reshape(-1, len(labels))
     if parts is None:
         return labels, values
     return tuple(f"part {number}" for number in range(parts.shape[1])), values @ parts
@@ -118,12 +115,10 @@ class DoorProgram:
         *,
         restarts: tuple[int, ...] = (),
     ) -> None:
-        self.query, self.budget, self.horizon, self.factorization = (
-            query,
-            budget,
-            horizon,
-            factorization,
-        )
+        self.query = query
+        self.budget = budget
+        self.horizon = horizon
+        self.factorization = factorization
         self.restarts = restarts
         self.name = f"{self.door}: {query.name}"
         self.names_users = budget.unit == "user" and query.people is None
@@ -151,19 +146,12 @@ class LibraryProgram(DoorProgram):
         return Stream(self.query, self.budget, self.horizon, self.factorization, secret=secret)
 
     def run(self, data: Data, secret: Secret) -> Published:
-        stream, rows = self.open(secret), list[FloatArray]()
+        stream = self.open(secret)
+        rows = list[FloatArray]()
         _tap(stream, rows)
         facts = []
         for tick, events in enumerate(data, 1):
-            if self.names_users:
-                listed = [event for _, event in events]
-                # the sum of a count's events forgets whose they are
-                read = self.universe.tick(listed)
-                release = stream.step(
-                    read if isinstance(read, list) else listed, tick, users=[u for u, _ in events]
-                )
-            else:
-                release = stream.step(self.universe.tick(events), tick)
+            release = self._step(stream, tick, events)
             # the error of a ratio is computed from the published numbers and differs with them
             facts.append((release.tick, tuple(release.labels)))
             if tick in self.restarts:
@@ -171,30 +159,44 @@ class LibraryProgram(DoorProgram):
                 stream.close()
                 stream = Stream.restore(blob)
                 _tap(stream, rows)
-        values = np.concatenate(rows) if rows else np.empty((0, self.query.cells))
+        values = np.concatenate([np.empty((0, self.query.cells)), *rows])
         labels = tuple(f"cell {cell}" for cell in range(self.query.cells))
-        told = (tuple(facts), stream.guarantee)
+        public_facts = (tuple(facts), stream.guarantee)
         stream.close()
-        return Published(tuple(range(1, len(data) + 1)), labels, values, told)
+        return Published(tuple(range(1, len(data) + 1)), labels, values, public_facts)
+
+    def _step(self, stream: Stream, tick: int, events: tuple[Any, ...]) -> Release:
+        """Give the stream the events of a tick, and their users where the budget protects users."""
+        if not self.names_users:
+            return stream.step(self.universe.tick(events), tick)
+        users = [user for user, _ in events]
+        plain_events = [event for _, event in events]
+        batch = self.universe.tick(plain_events)
+        if not isinstance(batch, list):  # the sum of a count's events forgets whose they are
+            batch = plain_events
+        return stream.step(batch, tick, users=users)
 
 
 def _tap(stream: Stream, rows: list[FloatArray]) -> None:
     """Keep a copy of every noisy row: a stream shows them to `Query.decode_run` before
     post-processing."""
-    query, tapped = stream.query, copy.copy(stream.query)
+    query = stream.query
+    observed_query = copy.copy(query)
 
     def keep(first_tick: int, noisy: FloatArray) -> Any:
         rows.append(noisy.copy())
         return query.decode_run(first_tick, noisy)
 
-    vars(tapped)["decode_run"] = keep
-    stream._parameters = replace(stream._parameters, query=tapped)
+    vars(observed_query)["decode_run"] = keep
+    stream._parameters = replace(stream._parameters, query=observed_query)
 
 
 def stream_claim(stream: Stream, ticks: int) -> Claim:
-    """The claim of a stream about its first ticks: L, and σ or the cost of a unit of Laplace
+    """Read the claim of a stream about its first ticks: L, and σ or the cost of a unit of Laplace
     noise."""
-    query, budget, factorization = stream.query, stream.budget, stream.factorization
+    query = stream.query
+    budget = stream.budget
+    factorization = stream.factorization
     if factorization.horizon is not None and ticks > factorization.horizon:
         raise ParameterError(f"{ticks} ticks are more than the horizon of {factorization.horizon}")
     left = factorization.dense(ticks)[0]
@@ -202,11 +204,8 @@ def stream_claim(stream: Stream, ticks: int) -> Claim:
         return Claim(budget, left, sigma=stream.sigma)
     l1 = protected_l1(query, budget, stream.horizon)
     if isinstance(factorization, DigitTree):
-        return Claim(
-            budget,
-            left,
-            cost=node_rate(budget.epsilon, l1, query.grid, factorization.levels) / query.grid,
-        )
+        rate = node_rate(budget.epsilon, l1, query.grid, factorization.levels)
+        return Claim(budget, left, cost=rate / query.grid)
     if isinstance(
         factorization, HybridTree | Bridge | EndlessBridge | Terrace
     ):  # L is in units of each node's share of ε
@@ -227,92 +226,106 @@ class FilesProgram(DoorProgram):
 
     def __init__(self, *declared: Any, **rest: Any) -> None:
         super().__init__(*declared, **rest)
-        self.parts, rows = parts_of(self.query, self.budget.pure), self.query.rows
+        self.parts = parts_of(self.query, self.budget.pure)
+        rows = self.query.rows
         if rows is None:
             raise ParameterError(
                 f"--interface {self.door} takes queries whose events are rows, not {self.query!r}"
             )
-        self.universe, columns = universe_of_rows(self.query), rows.columns
+        self.universe = universe_of_rows(self.query)
+        columns = rows.columns
         self.levels = tuple(f"level {place + 1}" for place in range(rows.levels))
-        users = self.budget.unit == "user"
-        key, value = (name if name in columns else None for name in ("key", "value"))
-        user, order = (
-            "user" if users or "user" in columns else None,
-            "order" if users and self.unordered else None,
-        )
+        names: dict[str, Any] = {name: name for name in ("key", "value", "user") if name in columns}
+        if self.budget.unit == "user":
+            names["user"] = "user"
+            if self.unordered:
+                names["order"] = "order"
         self.declaration = StreamDeclaration(
-            "audited", self.query, self.budget, "1h", START, horizon=self.horizon,
-            factorization=self.factorization, columns=Columns("time", key, value, user, order=order,
-                                                              levels=self.levels),
+            "audited",
+            self.query,
+            self.budget,
+            "1h",
+            START,
+            horizon=self.horizon,
+            factorization=self.factorization,
+            columns=Columns("time", levels=self.levels, **names),
             # the claim is about running sums; other views are differences of them
             noise_for=(RUNNING,),
-        )  # fmt: skip
+        )
 
     def run(self, data: Data, secret: Secret) -> Published:
         with tempfile.TemporaryDirectory(prefix="evercount-audit-") as folder:
-            events, out = Path(folder, "events.csv"), Path(folder, "out.csv")
-            told = []
-            for ticks in sorted({*self.restarts, len(data)}):
-                # it grows from run to run
-                with events.open("w", encoding="utf-8", newline="") as file:
-                    rows = self._rows(data[:ticks])
-                    csv.writer(file).writerows(
-                        [("time", "key", "value", "user", *self.levels), *rows]
-                    )
+            events = Path(folder, "events.csv")
+            out = Path(folder, "out.csv")
+            facts = []
+            for ticks in sorted({*self.restarts, len(data)}):  # the file grows from run to run
+                self._write_events(events, data[:ticks])
                 now = self.declaration.schedule.start_of(ticks + 1)
                 outcome = release_file(
                     Job(str(events), self.declaration, str(out), now, secret=secret)
                 )
-                run = outcome.run
-                told.append(
+                facts.append(
                     (
-                        run.first,
+                        outcome.run.first,
                         outcome.last,
                         outcome.published.guarantee,
-                        run.composed,
+                        outcome.run.composed,
                         outcome.next_end,
                     )
                 )
             with out.open(encoding="utf-8", newline="") as file:
-                return published_rows(self.query, self.parts, list(csv.DictReader(file)), told)
+                return published_rows(self.query, self.parts, list(csv.DictReader(file)), facts)
+
+    def _write_events(self, path: Path, data: Data) -> None:
+        """Write the events as a CSV file."""
+        with path.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(("time", "key", "value", "user", *self.levels))
+            writer.writerows(self._rows(data))
 
     def _rows(self, data: Data) -> Iterator[tuple[Any, ...]]:
-        """The events as rows of time, key, value, user and levels."""
+        """Make rows of time, key, value, user and levels of the events."""
         schedule = self.declaration.schedule
         for tick, events in enumerate(data, 1):
             moment = schedule.show(schedule.start_of(tick))
-            for item in events:
-                user, event = item if self.names_users else ("", item)
-                yield moment, *self._row(user, event)
+            for event in events:
+                if self.names_users:
+                    yield moment, *self._row(*event)
+                else:
+                    yield moment, *self._row("", event)
 
     def _row(self, user: str, event: Any) -> tuple[Any, ...]:
-        """key, value, user and levels of an event."""
+        """Give key, value, user and levels of an event."""
         columns = rows_of(self.query).columns
+        if self.query.people is not None and "key" in columns:
+            person, key = event
+            return key, "", person
         if self.query.people is not None:
-            return (event[1], "", event[0]) if "key" in columns else ("", "", event)
+            return "", "", event
         if self.levels:
             return "", "", user, *event
-        if "key" in columns:
-            return event[0] if isinstance(event, tuple) else event, "", user
-        return "", event, user
+        if "key" not in columns:
+            return "", event, user
+        if isinstance(event, tuple):
+            event = event[0]
+        return event, "", user
 
 
 def published_rows(
-    query: Query, parts: FloatArray | None, rows: list[dict[str, Any]], told: list[Any]
+    query: Query, parts: FloatArray | None, rows: list[dict[str, Any]], run_facts: list[Any]
 ) -> Published:
-    """The numbers of a table of releases, and everything in it that is not a noisy number."""
+    """Read the numbers of a table of releases, and everything in it that is not a noisy number."""
     by_tick: dict[int, dict[str, float]] = {}
     for row in rows:
         by_tick.setdefault(int(row["tick"]), {})[row["cell"]] = float(row["value"])
     labels, values = published_table(query, parts, list(by_tick.values()))
     facts = [(row["tick"], row["start"], row["cell"], row["std"]) for row in rows]
     # intervals of discovered keys are not symmetric, and follow from the numbers
-    halves = (
-        []
-        if query.publishing.kept
-        else [round(float(row["high"]) - float(row["low"]), 6) for row in rows]
-    )
-    return Published(tuple(by_tick), labels, values, (tuple(facts), tuple(halves), tuple(told)))
+    halves = []
+    if not query.publishing.kept:
+        halves = [round(float(row["high"]) - float(row["low"]), 6) for row in rows]
+    public_facts = (tuple(facts), tuple(halves), tuple(run_facts))
+    return Published(tuple(by_tick), labels, values, public_facts)
 
 
 def open_door(
@@ -337,7 +350,7 @@ def open_door(
 
 
 def find_program(path: str) -> Audited:
-    """The program under MODULE:NAME; a class or function of no arguments is called."""
+    """Import the program MODULE:NAME; a class or function of no arguments is called."""
     module, colon, name = path.partition(":")
     if not (module and colon and name):
         raise ParameterError(f"a program is named MODULE:NAME, not {path!r}")
@@ -348,9 +361,9 @@ def find_program(path: str) -> Audited:
         raise ParameterError(f"no program can be imported as {path!r}: {error}") from error
     finally:
         sys.path.pop(0)
-    candidate: Audited = (
-        target() if isinstance(target, type) or not hasattr(target, "run") else target
-    )
+    candidate: Audited = target
+    if isinstance(target, type) or not hasattr(target, "run"):
+        candidate = target()
     missing = [
         part for part in ("name", "claim", "run", "universe") if not hasattr(candidate, part)
     ]
@@ -364,13 +377,15 @@ def run_replay(
     ticks: int,
     secret: Secret,
     examples: int,
-    progress: Callable[[str, int], None] = unwatched,
+    progress: Callable[[str, int], None] = no_progress,
 ) -> ReplayReport:
     """Replay the worst neighbours of the program's query, where it has one, and `examples` random
     ones."""
     budget = program.claim(ticks).budget
     query = getattr(program, "query", None)
-    pairs = worst_pairs(program, query, ticks) if isinstance(query, Query) else []
+    pairs = []
+    if isinstance(query, Query):
+        pairs = worst_pairs(program, query, ticks)
     first = replay(program, pairs, secret, lambda done: progress("worst neighbours", done))
     if not first.holds or not examples:
         return first
@@ -378,9 +393,13 @@ def run_replay(
         return first  # random neighbours would need users' names in events that already have them
     progress("random neighbours", 0)
     second = search(program, neighbours(program.universe, budget, ticks), secret, examples)
-    worse = max(
-        first, second, key=lambda report: -1.0 if report.worst is None else report.worst.spent
-    )
+
+    def spent(report: ReplayReport) -> float:
+        if report.worst is None:
+            return -1.0
+        return report.worst.spent
+
+    worse = max(first, second, key=spent)
     return replace(worse, pairs=first.pairs + second.pairs, refused=first.refused + second.refused)
 
 
@@ -390,8 +409,8 @@ SCHEMA = "time string, key string, value double, user string, order bigint"
 class SparkProgram(FilesProgram):
     """The Spark door: queries whose rows have a listed key or a value, in a batch of all ticks."""
 
-    # A batch is not stopped halfway, so `restarts` changes nothing. Cells are cut into two shards
-    # where there are two.
+    # A batch is not stopped halfway, so `restarts` changes nothing. Two cells or more are cut into
+    # two shards.
 
     door = "spark"
     unordered = True
@@ -413,10 +432,10 @@ class SparkProgram(FilesProgram):
         from evercount.spark import release_batch
 
         _, parquet = parquet_modules()
-        table = [
-            (time, key, None if value == "" else float(value), user, order)
-            for order, (time, key, value, user) in enumerate(self._rows(data))
-        ]
+        table = []
+        for order, (time, key, value, user) in enumerate(self._rows(data)):
+            number = None if value == "" else float(value)
+            table.append((time, key, number, user, order))
         events = _session().createDataFrame(table, SCHEMA)
         until = self.declaration.schedule.start_of(len(data) + 1)
         with tempfile.TemporaryDirectory(prefix="evercount-audit-") as folder:
@@ -427,14 +446,14 @@ class SparkProgram(FilesProgram):
             rows = parquet.read_table(out).to_pylist()
         labels = list(self.query.labels)
         rows.sort(key=lambda row: (row["tick"], labels.index(row["cell"])))
-        told = [outcome.ticks, outcome.shards, outcome.run, outcome.guarantee]
-        return published_rows(self.query, self.parts, rows, told)
+        facts = [outcome.ticks, outcome.shards, outcome.run, outcome.guarantee]
+        return published_rows(self.query, self.parts, rows, facts)
 
 
 @cache
 def _session() -> Any:
-    """The session of all audits of this process. Its secret is fresh unless the environment names
-    one."""
+    """Open the session of all audits of this process. Its secret is fresh unless the environment
+    names one."""
     from evercount.spark import open_session
     from evercount.spark.session import FILE_VARIABLE, VARIABLE
 

@@ -27,7 +27,7 @@ PURE_BUDGET = Budget(1.0, 0.0)
 
 
 @dataclass(frozen=True)
-class Case:
+class MechanismCase:
     query: Query
     factorization: str | None
     adjacency: Adjacency
@@ -49,26 +49,27 @@ class Case:
 
     def program(self) -> LibraryProgram:
         budget = replace(PURE_BUDGET if self.pure else GAUSSIAN, adjacency=self.adjacency)
-        horizon = (
-            None
-            if self.factorization == "unbounded" or self.factorization in PURE_ENDLESS
-            else TICKS
-        )
+        if self.factorization == "unbounded" or self.factorization in PURE_ENDLESS:
+            horizon = None
+        else:
+            horizon = TICKS
         program = LibraryProgram(self.query, budget, horizon, self.factorization)
         program.name = self.label
         program.open(Secret.generate())
         return program
 
 
-def all_cases(query: Query) -> Iterator[Case]:
+def all_cases(query: Query) -> Iterator[MechanismCase]:
     """Every combination that a stream offers; a query that takes no factorization by name has its
     own."""
     for adjacency in get_args(Adjacency):
         for pure, names in ((False, FACTORIZATIONS), (True, (*PURE, TERRACE, *PURE_ENDLESS))):
-            named = [Case(query, name, adjacency, pure) for name in names]
-            offered = [case for case in named if case.offered]
-            own = Case(query, None, adjacency, pure)
-            yield from offered or ([own] if own.offered else [])
+            by_name = [MechanismCase(query, name, adjacency, pure) for name in names]
+            possible = [case for case in by_name if case.offered]
+            yield from possible
+            own = MechanismCase(query, None, adjacency, pure)
+            if not possible and own.offered:
+                yield own
 
 
 def hardest_pair(program: Audited, query: Query, ticks: int, secret: Secret) -> Pair:
@@ -78,7 +79,9 @@ def hardest_pair(program: Audited, query: Query, ticks: int, secret: Secret) -> 
     return max(pairs, key=lambda pair: compare(program, pair, secret).spent)
 
 
-def run_case(case: Case, runs: int, secret: Secret, confidence: float = 1 - 1e-4) -> AttackReport:
+def run_case(
+    case: MechanismCase, runs: int, secret: Secret, confidence: float = 1 - 1e-4
+) -> AttackReport:
     """Attack one case on its hardest pair. Every case has secrets of its own, so that attacks are
     independent."""
     program = case.program()
@@ -91,11 +94,9 @@ def summarise(reports: Sequence[AttackReport]) -> str:
     broken = [report.program for report in reports if not report.holds]
     worst = max(reports, key=lambda report: report.attacked / report.claimed)
     highest = max(reports, key=lambda report: report.proved / report.claimed)
-    verdict = (
-        f"{len(broken)} broken promises ({', '.join(broken[:5])})"
-        if broken
-        else "no promise broken"
-    )
+    verdict = "no promise broken"
+    if broken:
+        verdict = f"{len(broken)} broken promises ({', '.join(broken[:5])})"
     chance = sum(1 - report.confidence for report in reports)
     return (
         f"{len(reports)} attacks, {reports[0].runs} runs a side: {verdict}; {chance:.2g} false "
@@ -117,7 +118,8 @@ def chart(
     alone = len(names) == len(reports)
     axes: Any = new_axes(9.0, max(3.0, 0.16 * len(names) + 1.5))
     for report in reports:
-        row, claimed = names.index(row_of(report)), report.claimed
+        row = names.index(row_of(report))
+        claimed = report.claimed
         colour = "C0" if report.holds else "C3"
         if alone:
             axes.plot(

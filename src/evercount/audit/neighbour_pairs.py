@@ -29,7 +29,8 @@ class Audited(Program, Protocol):
 def worst_pairs(program: Audited, query: Query, ticks: int, searched: int = SEARCHED) -> list[Pair]:
     """The pairs that the sensitivity search finds worst, for R of the program's noise and for
     Σ(P² + N²), as data of its budget's unit."""
-    claim, events = program.claim(ticks), program.universe
+    claim = program.claim(ticks)
+    events = program.universe
     budget = claim.budget
     if query.people is not None and budget.unit == "user":
         return named_user_pairs(events, budget, ticks)
@@ -66,15 +67,18 @@ def named_user_pairs(events: Universe, budget: Budget, ticks: int) -> list[Pair]
     ]
     pairs = []
     for shape, others in product(shapes, ((), rest)):
-        came = [_rename(events[::-1]) if budget.adjacency == "replace" else () for events in shape]
-        pairs.append(
-            (tuple((*others, *tick) for tick in shape), tuple((*others, *tick) for tick in came))
-        )
+        instead: list[tuple[Any, ...]] = [()] * ticks
+        if budget.adjacency == "replace":
+            instead = [_rename(tick[::-1]) for tick in shape]
+        one, other = (tuple((*others, *tick) for tick in side) for side in (shape, instead))
+        pairs.append((one, other))
     return pairs
 
 
 def user_of(event: Any) -> Any:
-    return event[0] if isinstance(event, tuple) else event
+    if isinstance(event, tuple):
+        return event[0]
+    return event
 
 
 def _rename(events: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -84,7 +88,9 @@ def _rename(events: tuple[Any, ...]) -> tuple[Any, ...]:
 def as_events(tick: Any) -> tuple[Any, ...]:
     """The single events of a tick of the sensitivity search; a number n stands for n events of
     value 1."""
-    return (1,) * tick if isinstance(tick, int) else tuple(tick)
+    if isinstance(tick, int):
+        return (1,) * tick
+    return tuple(tick)
 
 
 def as_user(one: Data, other: Data, budget: Budget, spread: bool = False) -> Pair:
@@ -93,14 +99,17 @@ def as_user(one: Data, other: Data, budget: Budget, spread: bool = False) -> Pai
     # They come in the tick of the changed event, or in turn in it and all later ones (`spread`).
     # The program must drop the excess. Everybody else is a user with one event.
     first = next(tick for tick, (a, b) in enumerate(zip(one, other, strict=True)) if a != b)
-    gone, came = _difference(one[first], other[first]), _difference(other[first], one[first])
-    common = (*one[:first], _difference(one[first], gone), *one[first + 1 :])
-    last = (
-        len(one)
-        if budget.period_ticks is None
-        else (first // budget.period_ticks + 1) * budget.period_ticks
-    )
-    ticks = range(first, min(last, len(one)) if spread else first + 1)
+    removed_events = _difference(one[first], other[first])
+    added_events: tuple[Any, ...] = ()
+    if budget.adjacency == "replace":
+        added_events = _difference(other[first], one[first])
+    common = (*one[:first], _difference(one[first], removed_events), *one[first + 1 :])
+    end = first + 1
+    if spread:
+        end = len(one)
+        if budget.period_ticks is not None:
+            end = min(end, (first // budget.period_ticks + 1) * budget.period_ticks)
+    ticks = range(first, end)
     places = list(islice(cycle(ticks), 2 * bounded("events", budget, len(one))))
 
     def side(own: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
@@ -108,18 +117,19 @@ def as_user(one: Data, other: Data, budget: Budget, spread: bool = False) -> Pai
             others = ((f"user {number} {place}", event) for place, event in enumerate(tick))
             yield (*others, *((CHANGED, event) for event in own * places.count(number)))
 
-    return tuple(side(gone)), tuple(side(came if budget.adjacency == "replace" else ()))
+    return tuple(side(removed_events)), tuple(side(added_events))
 
 
 def _difference(longer: tuple[Any, ...], shorter: tuple[Any, ...]) -> tuple[Any, ...]:
-    left = list(shorter)
-    gone = []
+    """List the events of one tick that another one lacks."""
+    others = list(shorter)
+    difference = []
     for event in longer:
-        if event in left:
-            left.remove(event)
+        if event in others:
+            others.remove(event)
         else:
-            gone.append(event)
-    return tuple(gone)
+            difference.append(event)
+    return tuple(difference)
 
 
 def neighbours(events: Universe, budget: Budget, ticks: int) -> Any:
@@ -128,8 +138,9 @@ def neighbours(events: Universe, budget: Budget, ticks: int) -> Any:
     from hypothesis import strategies as st
 
     number = st.integers(0, ticks - 1)
-    # of a user, more than the cap allows
-    most = 1 if budget.unit == "event" else bounded("events", budget, ticks) + 3
+    most = 1
+    if budget.unit == "user":  # more than the cap allows
+        most = bounded("events", budget, ticks) + 3
 
     @st.composite
     def pairs(draw: Any) -> Pair:
@@ -142,7 +153,9 @@ def neighbours(events: Universe, budget: Budget, ticks: int) -> Any:
         if events.distinct:
             others = [item for item in others if item not in changed]
         if not events.merge:
-            others, changed, instead = others[: ticks - 1], changed[:1], instead[:1]
+            others = others[: ticks - 1]
+            changed = changed[:1]
+            instead = instead[:1]
             others += [events.events[0]] * (ticks - 1 - len(others))
             at = draw(number)
             places = [tick for tick in range(ticks) if tick != at] + [at]
@@ -173,8 +186,8 @@ def neighbours(events: Universe, budget: Budget, ticks: int) -> Any:
 
 
 def _alternatives(event: Any, events: Universe, budget: Budget) -> list[tuple[Any, ...]]:
-    """What may stand in place of an event. A user's replaced events stay events: the cap counts
-    them."""
+    """List what may stand in place of an event. A user's replaced events stay events: the cap
+    counts them."""
     steps = events.alternatives(event, budget.adjacency)
     if budget.adjacency == "replace" and budget.unit == "user":
         steps = [step for step in steps if len(step) == 1 and step[0] in events.events]

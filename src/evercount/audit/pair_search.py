@@ -31,7 +31,9 @@ Progress = Callable[[int, int], None]
 
 MOST_PLACEMENTS = 500
 BATCH = 1024
-SQUARES, ABSOLUTE, VALUES = -3, -2, -1
+SQUARES = -3
+ABSOLUTE = -2
+VALUES = -1
 """Places in `PairSearch.largest` and `worst` after those of the factorizations: Σ(P²+N²),
 Σ|change|, values."""
 
@@ -46,24 +48,26 @@ class PairSearch:
     adjacency: Adjacency
     ticks: int
     length: int
-    named: Mapping[str, FloatArray]
+    matrices: Mapping[str, FloatArray]
     draw: random.Random
     changed: int  # neighbours differ in exactly so many events
 
     def __post_init__(self) -> None:
         self.placements = self._choose_placements()
-        chosen = np.array(self.placements)
+        ticks_of_steps = np.array(self.placements)
         # ‖R A d‖² = ⟨AᵀRᵀRA, ddᵀ⟩, A the placement of steps in ticks: one flat row for each
         # placement
-        rows, columns = chosen[:, :, None], chosen[:, None, :]
+        rows = ticks_of_steps[:, :, None]
+        columns = ticks_of_steps[:, None, :]
         self.grams = [
-            (R.T @ R)[rows, columns].reshape(len(chosen), -1) for R in self.named.values()
+            (R.T @ R)[rows, columns].reshape(len(ticks_of_steps), -1)
+            for R in self.matrices.values()
         ]
-        self.scale = [float((R**2).sum(axis=0).max()) for R in self.named.values()]
-        self.largest = [0.0] * (len(self.named) + 3)
-        self.worst: list[Pair | None] = [None] * (len(self.named) + 3)
+        self.scale = [float((R**2).sum(axis=0).max()) for R in self.matrices.values()]
+        self.largest = [0.0] * (len(self.matrices) + 3)
+        self.worst: list[Pair | None] = [None] * (len(self.matrices) + 3)
         self.pairs = 0
-        self.waiting: list[tuple[Steps, Steps, IntArray]] = []
+        self.queue: list[tuple[Steps, Steps, IntArray]] = []
 
     def _choose_placements(self) -> list[tuple[int, ...]]:
         if not self.world.merge:
@@ -74,11 +78,11 @@ class PairSearch:
         if self.all_placements:
             return list(combinations_with_replacement(range(self.ticks), self.length))
         spread = np.linspace(0, self.ticks - 1, self.length).astype(int)
-        drawn = [
+        random_placements = [
             tuple(sorted(self.draw.choices(range(self.ticks), k=self.length)))
             for _ in range(MOST_PLACEMENTS)
         ]
-        return [tuple(int(tick) for tick in spread), *drawn]
+        return [tuple(int(tick) for tick in spread), *random_placements]
 
     def enumerate(self, budget: int, progress: Progress | None = None) -> bool:
         """Try every pair; False, with nothing tried, if there are more than `budget`."""
@@ -98,11 +102,11 @@ class PairSearch:
         done = 0
         for stream, rows in list(known.items()):
             for places in combinations(range(len(stream)), self.changed):
-                for chosen in product(*(others[stream[place][0]] for place in places)):
+                for steps in product(*(others[stream[place][0]] for place in places)):
                     done += 1
                     if progress is not None and (done % BATCH == 0 or done == total):
                         progress(done, total)
-                    neighbour = _edit(stream, places, chosen)
+                    neighbour = _edit(stream, places, steps)
                     self.pairs += self._offer(
                         stream, neighbour, rows, self._rows_of(neighbour, known)
                     )
@@ -112,7 +116,7 @@ class PairSearch:
         return True
 
     def _others(self, event: Any) -> list[Step]:
-        """The steps that are tried in place of an event."""
+        """List the steps that are tried in place of an event."""
         # The judges are symmetric: where one event changes, it is replaced by later ones only, and
         # each pair comes once.
         steps = self.world.alternatives(event, self.adjacency)
@@ -124,13 +128,16 @@ class PairSearch:
         ]
 
     def _rows_of(self, stream: Steps, known: dict[Steps, IntArray | None]) -> IntArray | None:
-        """The increments of a neighbour of a known stream; what is encoded is remembered."""
+        """Look up the increments of a neighbour of a legal stream; encode what is new, and remember
+        it."""
         kept = [place for place, step in enumerate(stream) if step != () or not self.world.merge]
         shorter = tuple(stream[place] for place in kept)
         if shorter not in known:
             # a stream without absent steps that is not known is not legal
             absent = any(step in self.world.absent for step in shorter)
-            known[shorter] = self._encode(shorter) if absent else None
+            known[shorter] = None
+            if absent:
+                known[shorter] = self._encode(shorter)
         rows = known[shorter]
         if rows is None or shorter == stream:
             return rows
@@ -139,15 +146,16 @@ class PairSearch:
         return spread
 
     def _try_replaced_ticks(self, streams: Sequence[Steps]) -> None:
-        """Pairs whose changed tick has several events, next to single events in all other ticks."""
+        """Try pairs whose changed tick has several events, next to single events in all other
+        ticks."""
         for stream, ticks in product(streams, self.world.replaced_ticks):
             for place in range(len(stream)):
                 one, other = (_edit(stream, (place,), (tick,)) for tick in ticks)
                 self.pairs += self._offer(one, other, self._encode(one), self._encode(other))
 
     def _legal_streams(self) -> Iterator[tuple[Steps, IntArray]]:
-        """Legal streams without absent steps: of all lengths if ticks may be quiet, else of full
-        length only."""
+        """List legal streams without absent steps: of all lengths if ticks may be quiet, else of
+        full length only."""
         stack: list[Steps] = [()]
         while stack:
             stream = stack.pop()
@@ -160,7 +168,8 @@ class PairSearch:
                 stack.extend((*stream, (event,)) for event in self.world.events)
 
     def _encode(self, stream: Steps) -> IntArray | None:
-        """Increments of every step, padded with quiet steps; None if the stream is not legal."""
+        """Compute the increments of every step, padded with quiet steps; None if the stream is not
+        legal."""
         rows = np.zeros((self.length, self.query.cells), np.int64)
         state = self.query.initial_state()
         try:
@@ -174,29 +183,41 @@ class PairSearch:
         """Random pairs, each improved by small changes until that has not helped for a while."""
         while self.pairs < budget:
             pair = self._random_pair()
-            score, stale = -1.0, 0
+            score = -1.0
+            stale = 0
             while stale < 150 and self.pairs < budget:
-                one, other = candidate = pair if score < 0 else self._mutate(*pair)
+                candidate = pair
+                if score >= 0:
+                    candidate = self._mutate(*pair)
+                one, other = candidate
                 self.pairs += 1
                 if progress is not None and (self.pairs % BATCH == 0 or self.pairs == budget):
                     progress(self.pairs, budget)
                 self._offer(one, other, self._encode(one), self._encode(other))
                 new = self._settle()
-                stale = 0 if new > score else stale + 1
+                stale += 1
+                if new > score:
+                    stale = 0
                 if new >= score:
-                    score, pair = new, candidate
+                    score = new
+                    pair = candidate
                 if score < 0:
                     break
 
     def _random_pair(self) -> tuple[Steps, Steps]:
-        """A random stream without updates that are refused, and a random neighbour (which may be
-        refused)."""
+        """Draw a random stream without updates that are refused, and a random neighbour (which may
+        be refused)."""
         part = self.draw.sample(self.world.events, self.draw.randint(1, len(self.world.events)))
-        size = self.draw.randint(1, self.length) if self.world.merge else self.length
+        size = self.length
+        if self.world.merge:
+            size = self.draw.randint(1, self.length)
         stream: list[Step] = []
         state = self.query.initial_state()
         for _ in range(4 * self.length):
-            event = self.draw.choice(part if self.draw.random() < 0.9 else self.world.events)
+            choices: Sequence[Any] = self.world.events
+            if self.draw.random() < 0.9:
+                choices = part
+            event = self.draw.choice(choices)
             try:
                 _, state = self.query.encode(state, self.world.tick((event,)))
             except InputError:
@@ -214,15 +235,16 @@ class PairSearch:
         return self.draw.choice(self.world.alternatives(step[0], self.adjacency) or [step])
 
     def _mutate(self, one: Steps, other: Steps) -> tuple[Steps, Steps]:
-        """The same pair with one to three steps changed, added, taken out or moved, in both streams
-        alike."""
+        """Change the pair: the same with one to three steps changed, added, taken out or moved, in
+        both streams alike."""
         steps = list(zip(one, other, strict=True))
         for _ in range(self.draw.randint(1, 3)):
             fresh = self.draw.choice(self.world.events)
             place = self.draw.randrange(len(steps))
-            kind = self.draw.choice(
-                ["change", "add", "drop", "move"] if self.world.merge else ["change", "move"]
-            )
+            kinds = ["change", "move"]
+            if self.world.merge:
+                kinds = ["change", "add", "drop", "move"]
+            kind = self.draw.choice(kinds)
             if steps[place][0] != steps[place][1] and kind in ("change", "drop"):
                 steps[place] = (steps[place][0], self._random_other(steps[place][0]))
             elif kind == "change":
@@ -238,21 +260,22 @@ class PairSearch:
     def _offer(
         self, one: Steps, other: Steps, rows: IntArray | None, changed: IntArray | None
     ) -> bool:
-        """Whether both streams are legal; the pair then waits to be judged."""
+        """Queue the pair to be judged if both streams are legal; return whether they are."""
         if rows is None or changed is None:
             return False
-        self.waiting.append((one, other, changed - rows))
-        if len(self.waiting) >= BATCH:
+        self.queue.append((one, other, changed - rows))
+        if len(self.queue) >= BATCH:
             self._settle()
         return True
 
     def _settle(self) -> float:
-        """Judge the waiting pairs; gives the largest value among them, in units of c², summed over
+        """Judge the queued pairs; return the largest value among them, in units of c², summed over
         all judges; −1 if no pair waits."""
-        if not self.waiting:
+        if not self.queue:
             return -1.0
-        change = np.stack([entry[2] for entry in self.waiting]).astype(np.float64) * self.query.grid
-        rises, falls = np.maximum(change, 0).sum(axis=1), np.maximum(-change, 0).sum(axis=1)
+        change = np.stack([entry[2] for entry in self.queue]).astype(np.float64) * self.query.grid
+        rises = np.maximum(change, 0).sum(axis=1)
+        falls = np.maximum(-change, 0).sum(axis=1)
         norm = (rises**2 + falls**2).sum(axis=1)
         self._record(SQUARES, norm, None)
         self._record(ABSOLUTE, (rises + falls).sum(axis=1), None)
@@ -263,17 +286,19 @@ class PairSearch:
             values = products @ grams.T
             score += values.max(axis=1) / self.scale[number]
             self._record(number, values.max(axis=1), values.argmax(axis=1))
-        self.waiting.clear()
+        self.queue.clear()
         return float(score.max())
 
     def _record(self, number: int, values: FloatArray, placements: Any) -> None:
         best = int(values.argmax())
         if values[best] > self.largest[number]:
-            one, other, _ = self.waiting[best]
-            placement = (
-                range(self.length) if placements is None else self.placements[placements[best]]
-            )
-            ticks = self.length if placements is None else self.ticks
+            one, other, _ = self.queue[best]
+            if placements is None:
+                placement = range(self.length)
+                ticks = self.length
+            else:
+                placement = self.placements[placements[best]]
+                ticks = self.ticks
             self.largest[number] = float(values[best])
             self.worst[number] = (
                 self._ticks(one, placement, ticks),

@@ -86,7 +86,9 @@ class Claim:
     @property
     def limit(self) -> float:
         """The most that two neighbours may be apart: ε for pure promises, else μ."""
-        return self.budget.epsilon if self.pure else self.budget.mu
+        if self.pure:
+            return self.budget.epsilon
+        return self.budget.mu
 
     def spent(self, ticks: tuple[int, ...], difference: FloatArray) -> float:
         """What releases spend whose noisy numbers differ by `difference` (rows × labels) under the
@@ -102,16 +104,14 @@ class Claim:
         `replay.proof.md`. Test: tests/audit/test_replay.py::test_spent_is_what_dense_formulas_say.
         """
         rows = self.left[np.asarray(ticks, dtype=np.int64) - 1]
-        price = self._least_cost if self.pure else self._least_norm
-        parts = [
-            price(rows, column)
-            for column in np.asarray(difference, dtype=np.float64).T
-            if np.any(column)
-        ]
-        return float(np.sum(parts) if self.pure else np.linalg.norm(parts))
+        columns = [column for column in np.asarray(difference, np.float64).T if np.any(column)]
+        if self.pure:
+            return float(np.sum([self._least_cost(rows, column) for column in columns]))
+        return float(np.linalg.norm([self._least_norm(rows, column) for column in columns]))
 
     def _least_norm(self, rows: FloatArray, column: FloatArray) -> float:
-        """Length of the shortest shift of the normals that makes the difference, over σ."""
+        """Compute the length of the shortest shift of the normals that makes the difference, over
+        σ."""
         assert self.sigma is not None
         shift = np.linalg.lstsq(rows, column, rcond=1e-12)[0]
         if np.linalg.norm(rows @ shift - column) > RANGE_TOLERANCE * np.linalg.norm(column):
@@ -119,7 +119,7 @@ class Claim:
         return float(np.linalg.norm(shift)) / self.sigma
 
     def _least_cost(self, rows: FloatArray, column: FloatArray) -> float:
-        """The cheapest shift of the Laplace numbers that makes the difference, by linear
+        """Find the cheapest shift of the Laplace numbers that makes the difference, by linear
         programming."""
         from scipy.optimize import linprog
 
@@ -127,9 +127,9 @@ class Claim:
         solution = linprog(
             np.full(2 * rows.shape[1], self.cost), A_eq=np.hstack([rows, -rows]), b_eq=column
         )
-        return (
-            float(solution.fun) if solution.success and solution.fun is not None else float("inf")
-        )
+        if solution.success and solution.fun is not None:
+            return float(solution.fun)
+        return float("inf")
 
 
 class Program(Protocol):
@@ -150,8 +150,8 @@ Pair = tuple[Data, Data]
 Progress = Callable[[int], None]
 
 
-def unwatched(*done: Any) -> None:
-    """The progress callback when nobody watches."""
+def no_progress(*done: Any) -> None:
+    """Take reports of progress and show none."""
 
 
 @dataclass(frozen=True)
@@ -190,22 +190,24 @@ class ReplayReport:
         return self.worst is None or self.worst.holds
 
     def to_dict(self) -> dict[str, Any]:
-        found = {"program": self.program, "measure": self.measure, "holds": self.holds}
-        tried = {"pairs": self.pairs, "refused": self.refused}
-        if (worst := self.worst) is None:
-            return {**found, "spent": None, "claimed": None, "reason": "", "pair": None, **tried}
-        spent, pair = (
-            worst.spent if np.isfinite(worst.spent) else None,
-            [repr(data) for data in worst.pair],
-        )
-        return {
-            **found,
-            "spent": spent,
-            "claimed": worst.limit,
-            "reason": worst.reason,
-            "pair": pair,
-            **tried,
+        report: dict[str, Any] = {
+            "program": self.program,
+            "measure": self.measure,
+            "holds": self.holds,
+            "spent": None,
+            "claimed": None,
+            "reason": "",
+            "pair": None,
+            "pairs": self.pairs,
+            "refused": self.refused,
         }
+        if self.worst is not None:
+            if np.isfinite(self.worst.spent):
+                report["spent"] = self.worst.spent
+            report["claimed"] = self.worst.limit
+            report["reason"] = self.worst.reason
+            report["pair"] = [repr(data) for data in self.worst.pair]
+        return report
 
     def summary(self) -> str:
         if self.worst is None:
@@ -236,9 +238,9 @@ def compare(program: Program, pair: Pair, secret: Secret) -> Finding:
             float("inf"), claim.limit, pair, "the releases differ in more than noisy numbers"
         )
     spent = claim.spent(one.ticks, one.values - other.values)
-    reason = (
-        "" if np.isfinite(spent) else "noise of the claimed covariance cannot hide the difference"
-    )
+    reason = ""
+    if not np.isfinite(spent):
+        reason = "noise of the claimed covariance cannot hide the difference"
     return Finding(spent, claim.limit, pair, reason)
 
 
@@ -255,7 +257,7 @@ def check_repeats(program: Program, data: Data, secret: Secret) -> Finding | Non
 
 
 def replay(
-    program: Program, pairs: Iterable[Pair], secret: Secret, progress: Progress = unwatched
+    program: Program, pairs: Iterable[Pair], secret: Secret, progress: Progress = no_progress
 ) -> ReplayReport:
     """Compare all these pairs of neighbours under one secret.
 
@@ -286,7 +288,7 @@ def search(program: Program, strategy: Any, secret: Secret, examples: int = 100)
     made small."""
     from hypothesis import HealthCheck, assume, given, settings, target
 
-    found: list[Finding] = []
+    findings: list[Finding] = []
     refused = 0
     every = list(HealthCheck)
 
@@ -301,21 +303,23 @@ def search(program: Program, strategy: Any, secret: Secret, examples: int = 100)
     def attack(pair: Pair) -> None:
         nonlocal refused
         try:
-            found.append(compare(program, pair, secret))
+            findings.append(compare(program, pair, secret))
         except InputError:
             refused += 1
             assume(False)
-        assert found[-1].holds
-        target(found[-1].ratio)
+        assert findings[-1].holds
+        target(findings[-1].ratio)
 
     try:
         attack()
-        worst = max(found, key=lambda finding: finding.spent, default=None)
+        worst = max(findings, key=lambda finding: finding.spent, default=None)
     except AssertionError:
-        worst = found[-1]  # hypothesis ends with the smallest one that it has
-    return _report(program, worst, len(found), refused)
+        worst = findings[-1]  # hypothesis ends with the smallest one that it has
+    return _report(program, worst, len(findings), refused)
 
 
 def _report(program: Program, worst: Finding | None, pairs: int, refused: int) -> ReplayReport:
-    pure = worst is not None and program.claim(max(map(len, worst.pair))).pure
-    return ReplayReport(program.name, "epsilon" if pure else "mu", worst, pairs, refused)
+    measure = "mu"
+    if worst is not None and program.claim(max(map(len, worst.pair))).pure:
+        measure = "epsilon"
+    return ReplayReport(program.name, measure, worst, pairs, refused)

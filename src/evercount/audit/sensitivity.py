@@ -24,7 +24,14 @@ from evercount.errors import ParameterError
 from evercount.privacy import Adjacency
 from evercount.queries.base import Query
 
-__all__ = ["Claim", "Finding", "SensitivityReport", "Universe", "audit_sensitivity", "whole_ticks"]
+__all__ = [
+    "ClaimCheck",
+    "FactorizationCheck",
+    "SensitivityReport",
+    "Universe",
+    "audit_sensitivity",
+    "whole_ticks",
+]
 
 Factorizations = FloatArray | Mapping[str, FloatArray]
 
@@ -34,7 +41,7 @@ NEGATIVE = " (Gram matrix has negative entries: no claim can rest on S)"
 
 
 @dataclass(frozen=True)
-class Claim:
+class ClaimCheck:
     """A number that a query declares, the largest one found next to it, and the ticks of the two
     streams."""
 
@@ -52,7 +59,7 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class Finding(Claim):
+class FactorizationCheck(ClaimCheck):
     """The largest ‖R(X−X′)‖² found for one factorization, next to the claim c²·S."""
 
     factorization: str
@@ -76,19 +83,19 @@ class SensitivityReport:
     S: float
     norm: float
     pair: Pair | None
-    findings: tuple[Finding, ...]
-    l1: Claim | None
-    value: Claim | None
+    findings: tuple[FactorizationCheck, ...]
+    l1: ClaimCheck | None
+    value: ClaimCheck | None
     pairs: int
     exhaustive: bool
     changed: int = 1
 
     @property
-    def claims(self) -> tuple[Claim, ...]:
+    def claims(self) -> tuple[ClaimCheck, ...]:
         """Every claim: S, c²·S of each factorization, and those of Σ|change| and of values where
         there are some."""
         others = tuple(claim for claim in (self.l1, self.value) if claim is not None)
-        return (Claim(self.norm, self.S, self.pair), *self.findings, *others)
+        return (ClaimCheck(self.norm, self.S, self.pair), *self.findings, *others)
 
     @property
     def holds(self) -> bool:
@@ -100,28 +107,36 @@ class SensitivityReport:
 
     def summary(self) -> str:
         how = "all" if self.exhaustive else "a random search of"
-        changed = "" if self.changed == 1 else f" that differ in {self.changed} events"
+        changed = ""
+        if self.changed != 1:
+            changed = f" that differ in {self.changed} events"
         head = (
             f"{self.query}, {self.adjacency}: {how} {self.pairs} pairs of streams of {self.steps} "
             f"steps in {self.ticks} ticks{changed}"
         )
-        told = {
-            "sum of P^2+N^2": ("S = ", self.claims[0]),
-            "sum of P+N, for delta = 0": ("", self.l1),
-        }
-        told["values of a tick, squared"] = "v^2 = ", self.value
-        told |= {finding.factorization: ("c^2*S = ", finding) for finding in self.findings}
-        lines = [
-            f"{what}: found {claim.found:.6g}, claimed {name}{claim.claimed:.6g}"
-            + (NEGATIVE if isinstance(claim, Finding) and not claim.nonnegative_gram else "")
-            for what, (name, claim) in told.items()
-            if claim is not None
-        ]
+        lines = [_line_of("sum of P^2+N^2", "S = ", self.claims[0])]
+        if self.l1 is not None:
+            lines.append(_line_of("sum of P+N, for delta = 0", "", self.l1))
+        if self.value is not None:
+            lines.append(_line_of("values of a tick, squared", "v^2 = ", self.value))
+        for finding in self.findings:
+            line = _line_of(finding.factorization, "c^2*S = ", finding)
+            if not finding.nonnegative_gram:
+                line += NEGATIVE
+            lines.append(line)
         beaten = next((claim for claim in self.claims if not claim.holds), None)
-        lines.append("the claim holds" if beaten is None else "THE CLAIM IS BEATEN")
-        if beaten is not None and beaten.pair is not None:
-            lines += [f"stream   : {beaten.pair[0]}", f"neighbour: {beaten.pair[1]}"]
+        if beaten is None:
+            lines.append("the claim holds")
+        else:
+            lines.append("THE CLAIM IS BEATEN")
+            if beaten.pair is not None:
+                lines += [f"stream   : {beaten.pair[0]}", f"neighbour: {beaten.pair[1]}"]
         return "\n  ".join([head, *lines])
+
+
+def _line_of(what: str, letter: str, claim: ClaimCheck) -> str:
+    """Write a claim next to the largest number that was found."""
+    return f"{what}: found {claim.found:.6g}, claimed {letter}{claim.claimed:.6g}"
 
 
 def audit_sensitivity(
@@ -153,10 +168,77 @@ def audit_sensitivity(
         ``test_planted_understatement_is_caught``.
     """
     check_name("adjacency", adjacency, get_args(Adjacency))
-    universe = known_universe(query) if universe is None else universe
+    if universe is None:
+        universe = known_universe(query)
     if query.discovery is not None:
         query = query.discovery.with_known_keys(universe.events)
     length = ticks if steps is None else steps
+    _check_size(universe, ticks, length, budget, changed)
+    matrices = _checked_matrices(factorizations, ticks)
+    search = PairSearch(
+        query, universe, adjacency, ticks, length, matrices, random.Random(seed), changed
+    )
+    exhaustive = search.enumerate(budget, progress)
+    if not exhaustive:
+        search.climb(budget, progress)
+    if claimed is not None and not (
+        isinstance(claimed, int | float) and 0 <= claimed < float("inf")
+    ):
+        raise ParameterError(f"the claim must be a number of at least 0, got {claimed!r}")
+    smaller = query.falling_sensitivity(adjacency)
+    if claimed is None:
+        S = query.squared_sensitivity(adjacency)
+    elif smaller is None:
+        S = float(claimed)
+    else:  # streams use the smaller claim
+        S = query.squared_sensitivity(adjacency)
+        smaller = float(claimed)
+    more = changed**2
+    findings = []
+    for number, (name, R) in enumerate(matrices.items()):
+        own_claim = S
+        if smaller is not None and gram_falls(R):
+            own_claim = smaller
+        findings.append(
+            FactorizationCheck(
+                found=search.largest[number],
+                claimed=float((R**2).sum(axis=0).max()) * more * own_claim,
+                pair=search.worst[number],
+                factorization=name,
+                nonnegative_gram=bool((R.T @ R >= -1e-12).all()),
+            )
+        )
+    l1 = None
+    with suppress(ParameterError):  # a query that declares none is refused under δ = 0
+        l1 = query.l1_sensitivity(adjacency) * changed
+    value = query.squared_value_sensitivity(adjacency)
+    if value is not None:
+        value *= more
+
+    def check(judge: int, declared: float | None) -> ClaimCheck | None:
+        if declared is None:
+            return None
+        return ClaimCheck(search.largest[judge], declared, search.worst[judge])
+
+    return SensitivityReport(
+        query=repr(query),
+        adjacency=adjacency,
+        ticks=ticks,
+        steps=length,
+        S=S * more,
+        norm=search.largest[SQUARES],
+        pair=search.worst[SQUARES],
+        findings=tuple(findings),
+        l1=check(ABSOLUTE, l1),
+        value=check(VALUES, value),
+        pairs=search.pairs,
+        exhaustive=exhaustive and search.all_placements,
+        changed=changed,
+    )
+
+
+def _check_size(universe: Universe, ticks: int, length: int, budget: int, changed: int) -> None:
+    """Refuse numbers with which no pair of streams can be tried."""
     if ticks < 1 or length < 1 or budget < 1 or not 1 <= changed <= length or not universe.events:
         raise ParameterError(
             f"ticks, steps, budget and the number of events must be at least 1, got {ticks}, "
@@ -167,59 +249,20 @@ def audit_sensitivity(
         raise ParameterError(
             f"in this universe every step is a tick: steps must be {ticks}, got {length}"
         )
-    given = factorizations if isinstance(factorizations, Mapping) else {"R0": factorizations}
-    named = {name: np.asarray(R, np.float64) for name, R in given.items()}
-    for name, R in named.items():
+
+
+def _checked_matrices(factorizations: Factorizations, ticks: int) -> dict[str, FloatArray]:
+    """Give the matrices R by name; check that each has a column for every tick."""
+    by_name = factorizations
+    if not isinstance(by_name, Mapping):
+        by_name = {"R0": by_name}
+    matrices = {name: np.asarray(R, np.float64) for name, R in by_name.items()}
+    for name, R in matrices.items():
         if R.ndim != 2 or R.shape[1] < ticks:
             raise ParameterError(
                 f"{name}: R must be a matrix of at least {ticks} columns, got shape {R.shape}"
             )
-    search = PairSearch(
-        query, universe, adjacency, ticks, length, named, random.Random(seed), changed
-    )
-    exhaustive = search.enumerate(budget, progress)
-    if not exhaustive:
-        search.climb(budget, progress)
-    if claimed is not None and not (
-        isinstance(claimed, int | float) and 0 <= claimed < float("inf")
-    ):
-        raise ParameterError(f"the claim must be a number of at least 0, got {claimed!r}")
-    smaller = query.falling_sensitivity(adjacency)
-    if claimed is not None and smaller is not None:  # it is the claim that streams use
-        S, smaller = query.squared_sensitivity(adjacency), float(claimed)
-    else:
-        S = query.squared_sensitivity(adjacency) if claimed is None else float(claimed)
-    more = changed**2
-    findings = tuple(
-        Finding(
-            search.largest[number],
-            float((R**2).sum(axis=0).max())
-            * more
-            * (S if smaller is None or not gram_falls(R) else smaller),
-            search.worst[number],
-            name,
-            bool((R.T @ R >= -1e-12).all()),
-        )
-        for number, (name, R) in enumerate(named.items())
-    )
-    l1, value = None, query.squared_value_sensitivity(adjacency)
-    with suppress(ParameterError):  # a query that declares none is refused under δ = 0
-        l1 = query.l1_sensitivity(adjacency)
-
-    def claim(judge: int, declared: float | None) -> Claim | None:
-        return (
-            None
-            if declared is None
-            else Claim(search.largest[judge], declared, search.worst[judge])
-        )
-
-    others = claim(ABSOLUTE, l1 and l1 * changed), claim(VALUES, value and value * more)
-    known, streams = (
-        (repr(query), adjacency, ticks, length),
-        (search.pairs, exhaustive and search.all_placements),
-    )
-    worst = (S * more, search.largest[SQUARES], search.worst[SQUARES])
-    return SensitivityReport(*known, *worst, findings, *others, *streams, changed)
+    return matrices
 
 
 def gram_falls(R: FloatArray) -> bool:

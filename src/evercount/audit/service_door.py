@@ -84,7 +84,9 @@ class ServiceProgram(DoorProgram):
     ) -> Any:
         import httpx
 
-        headers = {"Authorization": f"Bearer {ADMIN}"} if token else {}
+        headers = {}
+        if token:
+            headers["Authorization"] = f"Bearer {ADMIN}"
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url="http://audit") as client:
             answer = await client.request(method, path, json=body, headers=headers)
@@ -104,26 +106,29 @@ class ServiceProgram(DoorProgram):
         await self._ask(app, "POST", f"/v1/streams/{NAME}/close-tick?tick={tick}", token=True)
 
     def _payload(self, event: Any) -> Any:
-        """An event as the JSON that a client would send; where a tick is read as a sum, the event
-        itself."""
-        listed = self.universe.tick([event])
-        one = listed[0] if isinstance(listed, list) else event
-        return list(one) if isinstance(one, tuple) else one
+        """Write an event as the JSON that a client would send; where a tick is read as a sum, the
+        event itself."""
+        batch = self.universe.tick([event])
+        if isinstance(batch, list):
+            event = batch[0]
+        if isinstance(event, tuple):
+            return list(event)
+        return event
 
     async def _read(self, app: FastAPI) -> Published:
-        """What a reader without a token sees."""
+        """Read what a reader without a token sees."""
         facts = await self._ask(app, "GET", f"/v1/streams/{NAME}")
         releases = (await self._ask(app, "GET", f"/v1/streams/{NAME}/releases?limit=1000"))[
             "releases"
         ]
-        known = facts["labels"]
-        told_of = [dict(zip(known, release["values"], strict=False)) for release in releases]
-        labels, values = published_table(self.query, self.parts, told_of)
+        names = facts["labels"]
+        rows = [dict(zip(names, release["values"], strict=False)) for release in releases]
+        labels, values = published_table(self.query, self.parts, rows)
         # the hash, and the ends of the intervals, follow from the numbers
         rest = [
             {k: v for k, v in r.items() if k not in ("values", "low", "high", "hash")}
             for r in releases
         ]
         numbers = tuple(int(release["tick"]) for release in releases)
-        told = json.dumps([facts, rest, known, [len(row) for row in told_of]], sort_keys=True)
-        return Published(numbers, labels, values, told)
+        public_facts = json.dumps([facts, rest, names, [len(row) for row in rows]], sort_keys=True)
+        return Published(numbers, labels, values, public_facts)

@@ -60,7 +60,9 @@ class Universe:
             for other in self.events
             if other != event and (self.same is None or self.same(other) == self.same(event))
         ]
-        return others + away if self.replace_by_absent else others
+        if self.replace_by_absent:
+            return others + away
+        return others
 
 
 class _WholeTicks(Universe):
@@ -80,7 +82,9 @@ class _WholeTicks(Universe):
             for tick in self.events
             if len(tick) == size + 1 and event in combinations(tick, size)
         ]
-        shorter = dict.fromkeys(combinations(event, size - 1)) if event else ()
+        if not event:
+            return longer
+        shorter = dict.fromkeys(combinations(event, size - 1))
         return [*((tick,) for tick in shorter), *longer]
 
 
@@ -155,8 +159,12 @@ def _of_sum(query: Sum) -> Universe:
 @universe.register
 def _of_histogram(query: Histogram) -> Universe:
     parameters = query.parameters()
-    keys, removals = parameters["keys"], parameters.get("removals")
-    names = range(keys) if isinstance(keys, int) else keys
+    keys = parameters["keys"]
+    removals = parameters.get("removals")
+    if isinstance(keys, int):
+        names = range(keys)
+    else:
+        names = keys
     events: Iterable[Any] = (
         chosen
         for size in range(parameters["max_keys_per_event"] + 1)
@@ -176,8 +184,10 @@ def _of_histogram(query: Histogram) -> Universe:
 @universe.register
 def _of_rollup(query: Rollup) -> Universe:
     parameters = query.parameters()
-    unknown = [("another path",) * query.depth] if parameters["unknown"] == "other" else []
-    return Universe(_bounded((*map(tuple, parameters["paths"]), *unknown)))
+    paths = [*map(tuple, parameters["paths"])]
+    if parameters["unknown"] == "other":
+        paths.append(("another path",) * query.depth)
+    return Universe(_bounded(paths))
 
 
 universe.register(
@@ -186,7 +196,8 @@ universe.register(
 
 
 def _users(query: DistinctUsers) -> tuple[Any, ...]:
-    people, keys = ("ann", "bob"), query.parameters()["keys"]
+    people = ("ann", "bob")
+    keys = query.parameters()["keys"]
     return _bounded(people if keys is None else product(people, keys))
 
 
@@ -199,7 +210,8 @@ def _of_active_users(query: ActiveUsers) -> Universe:
     # events. One user in place of another changes a tick only where the same user has another event
     # in it.
     events = _users(query)
-    first, other = events[0], events[len(events) // 2]
+    first = events[0]
+    other = events[len(events) // 2]
     return Universe(events, merge=False, replaced_ticks=(((first, first), (first, other)),))
 
 
@@ -214,14 +226,17 @@ universe.register(DiscoveredKeys, lambda query: Universe(("a", "\u00e4", "a\u030
 
 @universe.register
 def _of_words(query: WordQuery) -> Universe:
-    alphabet = query.parameters()["alphabet"]
-    letters = range(alphabet) if isinstance(alphabet, int) else alphabet
+    letters = query.parameters()["alphabet"]
+    if isinstance(letters, int):
+        letters = range(letters)
     return Universe(_bounded((*letters, None)), absent=((None,), ()))
 
 
 @universe.register
 def _of_cuts(query: Cuts) -> Universe:
-    ends = (-1.0, 1.0) if query.weights == "signed" else (1.0,)
+    ends = [1.0]
+    if query.weights == "signed":
+        ends = [-1.0, 1.0]
     events = ((u, v, w) for u, v in combinations(range(query.vertices), 2) for w in ends)
     return Universe(
         _bounded(events),
@@ -232,28 +247,31 @@ def _of_cuts(query: Cuts) -> Universe:
 
 @universe.register
 def _of_graph(query: GraphQuery) -> Universe:
-    edges, limit = combinations(range(query.vertices), 2), query.weight_limit
-    events: Iterable[Any] = (
-        edges if limit is None else ((*e, w) for e in edges for w in range(1, limit + 1))
-    )
+    edges = combinations(range(query.vertices), 2)
+    limit = query.weight_limit
+    if limit is None:
+        events: Iterable[Any] = edges
+    else:
+        events = ((*e, w) for e in edges for w in range(1, limit + 1))
     if query.deletes:
         events = (tuple(edge[:2]) for edge in query.initial_edges)
     elif query.stream == "mixed":
         events = ((*edge, sign) for edge in events for sign in (1, -1))
-    known = _bounded(events, "audit it with fewer vertices")
-    return Universe(known, replace_by_absent=True, distinct=query.stream in ("insert", "delete"))
+    updates = _bounded(events, "audit it with fewer vertices")
+    return Universe(updates, replace_by_absent=True, distinct=query.stream in ("insert", "delete"))
 
 
 def _signed(events: Sequence[Any]) -> list[dict[Any, int]]:
-    """Events with signs as the mappings that a histogram reads; kept as tuples elsewhere, to be
-    hashable."""
+    """Write events with signs as the mappings that a histogram reads; kept as tuples elsewhere, to
+    be hashable."""
     return list(map(dict, events))
 
 
 def _bounded(
     events: Iterable[Any], remedy: str = "audit a smaller query of the same kind"
 ) -> tuple[Any, ...]:
-    known = tuple(islice(events, LARGEST_UNIVERSE + 1))
-    if len(known) > LARGEST_UNIVERSE:
+    """List the events of a universe; refuse more than an audit can try."""
+    universe_events = tuple(islice(events, LARGEST_UNIVERSE + 1))
+    if len(universe_events) > LARGEST_UNIVERSE:
         raise TooLarge(f"more than {LARGEST_UNIVERSE:,} possible events are too many: {remedy}")
-    return known
+    return universe_events

@@ -70,8 +70,12 @@ def by_day(events: Iterable[Flight]) -> list[list[Flight]]:
 
 def _flight(row: dict[str, str]) -> Flight:
     time = "{year}-{month:0>2}-{day:0>2}T{hour:0>2}:{minute:0>2}:00".format_map(row)
-    aircraft = "unknown" if row["tailnum"] == MISSING else row["tailnum"]
-    delay = "" if row["dep_delay"] == MISSING else row["dep_delay"]
+    aircraft = row["tailnum"]
+    if aircraft == MISSING:
+        aircraft = "unknown"
+    delay = row["dep_delay"]
+    if delay == MISSING:
+        delay = ""
     return Flight(time, row["origin"], row["dest"], row["carrier"], aircraft, delay)
 
 

@@ -60,7 +60,7 @@ class OneMessage(NoiseOwner, ABC, Generic[Message]):
         check_kind("loss", loss, Loss | None, "Absolute()")
         self.loss = Absolute() if loss is None else loss
         root = Secret.generate() if secret is None else check_secret(secret)
-        self._secret = root.derive(f"evercount/local/2/{named(self.loss)}/{declared}")
+        self._secret = root.derive(f"evercount/local/2/{name_of_loss(self.loss)}/{declared}")
         self._own(None if secret is None else self._secret)
         self._sent: tuple[float, Message] | None = None
         self._lock = threading.Lock()
@@ -91,7 +91,7 @@ class OneMessage(NoiseOwner, ABC, Generic[Message]):
             return self._sent[1]
 
     def _point(self, value: Any) -> float:
-        """The point whose median problem has this loss: the value itself, or drawn by the
+        """Choose the point whose median problem has this loss: the value itself, or drawn by the
         randomised reduction."""
         if isinstance(self.loss, Absolute):
             return check_point(value)
@@ -102,10 +102,10 @@ class OneMessage(NoiseOwner, ABC, Generic[Message]):
 
     @abstractmethod
     def _make(self, point: float) -> Message:
-        """The private message for a point in [0, 1]."""
+        """Make the private message for a point in [0, 1]."""
 
 
-def named(loss: Loss) -> str:
+def name_of_loss(loss: Loss) -> str:
     """Name a loss with its numbers: losses that differ in one draw their own randomness from one
     secret.
 
@@ -119,7 +119,9 @@ def named(loss: Loss) -> str:
         name: value for name, value in vars(loss).items() if isinstance(value, int | float | str)
     }
     parameters = ", ".join(f"{name}={numbers[name]!r}" for name in sorted(numbers))
-    return f"{type(loss).__name__}({parameters})" if parameters else type(loss).__name__
+    if parameters:
+        return f"{type(loss).__name__}({parameters})"
+    return type(loss).__name__
 
 
 class LocalClient(OneMessage[bytes]):

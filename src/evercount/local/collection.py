@@ -95,4 +95,6 @@ class Collection:
             The server of the chosen form.
         """
         plan = self.plan
-        return HierarchyServer(plan) if isinstance(plan, HierarchyPlan) else LocalServer(plan)
+        if isinstance(plan, HierarchyPlan):
+            return HierarchyServer(plan)
+        return LocalServer(plan)

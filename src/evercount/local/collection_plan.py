@@ -43,8 +43,8 @@ MAGIC = b"eL"
 
 @lru_cache(maxsize=64)
 def _factor(buckets: int) -> IntArray:
-    """round(UNIT·binom(2k,k)/4^k) for k < buckets: the first column of the integer Toeplitz factor
-    R."""
+    """Compute round(UNIT·binom(2k,k)/4^k) for k < buckets: the first column of the integer Toeplitz
+    factor R."""
     column = np.empty(buckets, np.int64)
     central = 1  # binom(2k, k)
     for k in range(buckets):
@@ -118,11 +118,10 @@ class LocalPlan:
             )
         check_name("form of the local protocol", self.form, get_args(Form))
         w = self.buckets
-        w = (
-            max(2, math.ceil(self.epsilon * math.sqrt(self.n)))
-            if w is None
-            else check_count("buckets", w, least=2)
-        )
+        if w is None:
+            w = max(2, math.ceil(self.epsilon * math.sqrt(self.n)))
+        else:
+            w = check_count("buckets", w, least=2)
         if w > MOST_BUCKETS:
             raise TooLarge(
                 f"{w} buckets are more than {MOST_BUCKETS}: give buckets={MOST_BUCKETS} or fewer"
@@ -161,7 +160,7 @@ class LocalPlan:
         return math.sqrt(squared_distance(self.w)) * (1 + HEADROOM)
 
     def _budget(self) -> Budget:
-        """What one counter may spend: the paper's form halves both parameters (basic
+        """Compute what one counter may spend: the paper's form halves both parameters (basic
         composition)."""
         return Budget(self.epsilon / self.counters, self.delta / self.counters, adjacency="replace")
 
@@ -188,8 +187,8 @@ class LocalPlan:
     @cached_property
     def scale(self) -> int:
         """N: the std of the noise in units of 1/UNIT, a whole number."""
-        kept = self._budget().reserve(self.numeric_delta / self.counters)
-        return math.ceil(kept.noise_multiplier() * self.sensitivity * (1 + HEADROOM))
+        noise_budget = self._budget().reserve(self.numeric_delta / self.counters)
+        return math.ceil(noise_budget.noise_multiplier() * self.sensitivity * (1 + HEADROOM))
 
     @property
     def sigma(self) -> float:
@@ -241,7 +240,9 @@ class LocalPlan:
         """
         w, ramp = self.w, self._ramp
         first = ramp[w + 1 - bucket : 2 * w + 1 - bucket]
-        return first if self.counters == 1 else np.concatenate([first, ramp[bucket : w + bucket]])
+        if self.counters == 1:
+            return first
+        return np.concatenate([first, ramp[bucket : w + bucket]])
 
     @property
     def entry(self) -> float:

@@ -87,7 +87,8 @@ class RiskFunction(ABC):
         """
         check_probability("tau", tau)
         share = (1 + self.slopes) / 2
-        w, at = len(share) - 1, int(np.searchsorted(share, tau))
+        w = len(share) - 1
+        at = int(np.searchsorted(share, tau))
         if not 0 < at <= w:
             return float(at > w)
         step = share[at] - share[at - 1]
@@ -122,10 +123,12 @@ class RiskFunction(ABC):
         result = np.interp(
             points, self.knots, self._values(self.raw_slopes if raw else self.slopes)
         )
-        return float(result) if points.ndim == 0 else result
+        if points.ndim == 0:
+            return float(result)
+        return result
 
     def _values(self, slopes: FloatArray) -> FloatArray:
-        """f at the knots; it is linear in between."""
+        """Evaluate f at the knots; it is linear in between."""
         return np.concatenate([[0.0], np.cumsum(np.diff(self.knots) * slopes)])
 
     @cached_property
@@ -207,7 +210,8 @@ class LocalEstimate(RiskFunction):
         noise std."""
         from scipy.linalg import toeplitz
 
-        plan, w = self.plan, self.plan.w
+        plan = self.plan
+        w = self.plan.w
         left = np.vstack([np.zeros(w), toeplitz(plan.left, np.zeros(w))])
         if plan.counters == 1:
             left[1:] = 2 * (left[1:] - np.multiply.outer(gain(plan), left[w]))
@@ -268,7 +272,8 @@ class LocalEstimate(RiskFunction):
             interval_quantile(1 - check_number("level", level)) * self.f_std(theta)
             + 1 / self.plan.w
         )
-        middle, published = self.f(theta, raw=True), self.f(theta)
+        middle = self.f(theta, raw=True)
+        published = self.f(theta)
         return min(middle - half, published), max(middle + half, published)
 
     def bound(self, level: float = 2 / 3, population: bool = False, raw: bool = False) -> float:
@@ -297,8 +302,13 @@ class LocalEstimate(RiskFunction):
         beta = chance_outside(level)
         share = beta / 2 if population else beta
         band = self._band(share)
-        noise = float(np.diff(self.knots) @ band) if raw else float(band.max())
-        extra = 2 * sampling_error(self.accepted, beta / 2) if population else 0.0
+        if raw:
+            noise = float(np.diff(self.knots) @ band)
+        else:
+            noise = float(band.max())
+        extra = 0.0
+        if population:
+            extra = 2 * sampling_error(self.accepted, beta / 2)
         return noise + 1 / self.plan.w + extra
 
     def paper_bound(self) -> float:

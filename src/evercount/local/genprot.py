@@ -37,20 +37,20 @@ def choose(plan: GenProtPlan, probabilities: IntArray, secret: Secret) -> int:
     from the secret."""
     words = _words(secret)
     ones = [t for t, p in enumerate(probabilities.tolist()) if next(words) >> (64 - BITS) < p]
-    kept = ones or list(range(plan.candidates))
-    limit = 2**64 - 2**64 % len(kept)
-    return kept[next(word for word in words if word < limit) % len(kept)]
+    candidates = ones or list(range(plan.candidates))
+    limit = 2**64 - 2**64 % len(candidates)
+    return candidates[next(word for word in words if word < limit) % len(candidates)]
 
 
 def _words(secret: Secret) -> Iterator[int]:
-    """64-bit words from a secret: the key stream of `Prf` under a label of its own."""
+    """Draw 64-bit words from a secret: the key stream of `Prf` under a label of its own."""
     prf = Prf(secret.derive("genprot"))
     for index in count():
         yield from struct.unpack("<QQ", prf.encrypt(counter(0, 0, 0, index)))
 
 
 def _integer_below(value: object, end: int) -> int | None:
-    """A whole number in 0 … end − 1 as an int, else None; booleans are none."""
+    """Read a whole number in 0 … end − 1 as an int; else None; booleans are none."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 0 <= value < end:
         return None
     return int(value)
@@ -96,7 +96,8 @@ class GenProtClient(OneMessage[int]):
                 f"a client's number must be a whole number from 0 to below 2^63, got {number!r}"
             )
         super().__init__(secret, loss, f"{plan!r}/{client}")
-        self.plan, self.number = plan, client
+        self.plan = plan
+        self.number = client
 
     def __repr__(self) -> str:
         return f"GenProtClient({self.plan!r}, {self.number}, {self.loss!r})"
@@ -157,23 +158,21 @@ class GenProtServer(MessageServer):
 
     def _receive(self, message: Any) -> None:
         try:
-            number, named = message
+            number, candidate = message
         except (TypeError, ValueError):
             raise MessageRejected(
                 "a message of a batch is a pair of the client's number and its message"
             ) from None
-        client, chosen = (
-            _integer_below(number, NUMBERS),
-            _integer_below(named, self.plan.candidates),
-        )
-        if client is None or chosen is None:
+        client = _integer_below(number, NUMBERS)
+        index = _integer_below(candidate, self.plan.candidates)
+        if client is None or index is None:
             what, end = (
                 ("number of a client", NUMBERS)
                 if client is None
                 else ("message", self.plan.candidates)
             )
             raise MessageRejected(f"the {what} is a whole number from 0 to {end - 1}")
-        self._sums += self.plan.candidate(client, chosen)
+        self._sums += self.plan.candidate(client, index)
 
     def poison_bound(self) -> float:
         """As `LocalServer.poison_bound`.
@@ -188,7 +187,8 @@ class GenProtServer(MessageServer):
         Cauchy and Schwarz. Zeros cost an estimate nothing: less than 2^−40 for a candidate. Test:
         tests/local/test_local_genprot.py::test_a_poisoned_message_moves_no_more_than_its_share.
         """
-        plan, w = self.plan, self.plan.shape.w
+        plan = self.plan
+        w = self.plan.shape.w
         rows = LocalEstimate(plan.shape, 1, np.zeros(w + 1)).rows
         steepest = float(np.linalg.norm(rows, axis=1).max())
         return 2 * plan.reach * plan.radius * steepest / plan.moments[0] * (1 + 1e-9)

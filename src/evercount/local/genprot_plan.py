@@ -109,9 +109,9 @@ class GenProtPlan:
     @cached_property
     def clip(self) -> float:
         """c: bit probabilities are forced into ½·[e^−c, e^c]."""
-        return (
-            widest_clip(self.epsilon, self.candidates) if self.rule == "best" else self.epsilon / 5
-        )
+        if self.rule == "best":
+            return widest_clip(self.epsilon, self.candidates)
+        return self.epsilon / 5
 
     @property
     def limits(self) -> tuple[int, int]:
@@ -186,12 +186,12 @@ class GenProtPlan:
         p = self.bit_probabilities(s) * 2.0**-BITS
         T = self.candidates
         mean_p = float(p @ weight)
-        kept = (1 - (1 - mean_p) ** T) / mean_p
+        nonempty = (1 - (1 - mean_p) ** T) / mean_p
         empty = (1 - mean_p) ** (T - 1)
         first = float((s * p) @ weight)
         second = float((s * s * p) @ weight)
-        mean = first * (kept - empty)
-        return mean, second * kept + (1 - second) * empty - mean**2
+        mean = first * (nonempty - empty)
+        return mean, second * nonempty + (1 - second) * empty - mean**2
 
     @cached_property
     def reach(self) -> float:
@@ -219,7 +219,9 @@ class GenProtPlan:
         vector = np.asarray(
             ndtri((words >> np.uint64(11)).astype(np.float64) * 2.0**-53 + 2.0**-54)
         )
-        return vector if vector @ vector <= self.reach**2 else np.zeros(size)
+        if vector @ vector <= self.reach**2:
+            return vector
+        return np.zeros(size)
 
 
 def choice_weights(low: int, high: int, unit: int, count: int) -> list[int]:
@@ -274,7 +276,10 @@ def widest_clip(epsilon: float, count: int) -> float:
         return high
     for _ in range(40):
         middle = (low + high) / 2
-        low, high = (middle, high) if pure_epsilon(middle, count) <= epsilon else (low, middle)
+        if pure_epsilon(middle, count) <= epsilon:
+            low = middle
+        else:
+            high = middle
     if not low > 0:
         raise ParameterError(
             f"epsilon={epsilon!r} is too small for GenProt with {count} candidates"

@@ -155,8 +155,8 @@ def encode(plan: HierarchyPlan, bucket: int, chance: int, row: int, level: int) 
     at = 1 + level % plan.levels
     row %= plan.nodes(at)
     node = bucket // plan.nodes(plan.levels - at)
-    kept = chance < plan.threshold
-    return MESSAGE.pack(at, row, ((row & node).bit_count() & 1) ^ (not kept))
+    honest = chance < plan.threshold
+    return MESSAGE.pack(at, row, ((row & node).bit_count() & 1) ^ (not honest))
 
 
 class HierarchyServer(MessageServer):
@@ -350,8 +350,8 @@ def prefix_map(buckets: int, fan_out: int) -> FloatArray:
 
 
 def _fan_outs(buckets: int) -> tuple[int, ...]:
-    """Fan-outs of which the number of buckets is a power, and the flat tree of one level where that
-    is small."""
+    """List the fan-outs of which the number of buckets is a power, and the flat tree of one level
+    where that is small."""
     bits = buckets.bit_length() - 1
     fan_outs = {fan for fan in FAN_OUTS if bits % (fan.bit_length() - 1) == 0 and fan <= buckets}
     return tuple(sorted(fan_outs | ({buckets} if buckets <= 64 else set())))

@@ -103,7 +103,10 @@ class Loss(ABC):
             return 0.0
         low, high = 0.0, 1.0
         while low < (middle := (low + high) / 2) < high:
-            low, high = (low, middle) if reached(middle) else (middle, high)
+            if reached(middle):
+                high = middle
+            else:
+                low = middle
         return high
 
 
@@ -148,7 +151,9 @@ class Quantile(Loss):
         object.__setattr__(self, "tau", check_probability("tau", self.tau))
 
     def derivative(self, theta: float, data: Any) -> float:
-        return 1 - self.tau if theta >= check_point(data) else -self.tau
+        if theta >= check_point(data):
+            return 1 - self.tau
+        return -self.tau
 
 
 @dataclass(frozen=True)
@@ -214,7 +219,10 @@ class Logistic(Loss):
         """The end of [0, 1] towards which y points with probability 1/2, else a logistic number
         around x, clipped."""
         x, y = labelled_point(data)
-        odds = (2 * u, 1 - 2 * u) if y == 1 else (2 * u - 1, 2 - 2 * u)
+        if y == 1:
+            odds = (2 * u, 1 - 2 * u)
+        else:
+            odds = (2 * u - 1, 2 - 2 * u)
         if odds[0] <= 0:
             return 0.0
         if odds[1] <= 0:

@@ -203,7 +203,8 @@ class MessageServer(ABC):
                 raise SnapshotError("the dump belongs to another version or kind of server")
             server = cls(cls._plans(*data["plan"]))
             server._sums = np.asarray(data["sums"], server._sums.dtype).reshape(server._sums.shape)
-            server.accepted, server.rejected = int(data["accepted"]), int(data["rejected"])
+            server.accepted = int(data["accepted"])
+            server.rejected = int(data["rejected"])
         except (ValueError, KeyError, TypeError, OverflowError):
             raise SnapshotError(
                 f"this is not a dump of a {cls.__name__}, or it is damaged"

@@ -117,13 +117,13 @@ def build_query(name: str, parameters: dict[str, Any]) -> Query:
     >>> build_query("histogram", {"keys": ["north", "south"]}).cells
     2
     """
-    known = query_parameters(name)
+    legal_parameters = query_parameters(name)
     for given in parameters:
-        if given not in known:
-            raise UnknownName(f"parameter of {name!r}", given, known)
+        if given not in legal_parameters:
+            raise UnknownName(f"parameter of {name!r}", given, legal_parameters)
     missing = [
         one.name
-        for one in known.values()
+        for one in legal_parameters.values()
         if one.default is one.empty and one.name not in parameters
     ]
     if missing:

@@ -25,7 +25,7 @@ from evercount.errors import InputError, ParameterError
 from evercount.privacy import Adjacency, Budget
 from evercount.queries.encoder_code import digest_of_class
 from evercount.queries.publishing import SUMS, Publishing, RankErrors, TopKey, top_keys
-from evercount.queries.sensitivities import EventNumber, Rows, Sensitivities
+from evercount.queries.sensitivities import EventNumber, RowFormat, Sensitivities
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as _TypeVar
@@ -52,8 +52,10 @@ def is_replace(adjacency: Adjacency) -> bool:
 SPELLED_IN_KEYS = {"low": "lo", "high": "hi"}
 """How some parameters are spelled where keys of noise are derived from them."""
 
-OTHER, TOTAL = "other", "total"
-"""Labels of numbers that several keys share: all that are not listed, and all."""
+OTHER = "other"
+"""Label of the number that all keys share that are not listed."""
+TOTAL = "total"
+"""Label of the number that all keys share."""
 
 LARGEST_TOTAL = 2**53
 """A single tick's increment beyond this (in grid units) is refused: it cannot come from real
@@ -70,10 +72,10 @@ def listed_events(events: Any) -> list[Any]:
     return events.tolist() if isinstance(events, np.ndarray) else list(events)
 
 
-def check_distinct(what: str, given: Sequence[Any]) -> None:
+def check_distinct(what: str, names: Sequence[Any]) -> None:
     """Refuse public names of which one is there twice."""
-    if len(set(given)) < len(given):
-        twice = Counter(given).most_common(1)[0][0]
+    if len(set(names)) < len(names):
+        twice = Counter(names).most_common(1)[0][0]
         raise ParameterError(f"{what} must be distinct; {twice!r:.120} occurs twice")
 
 
@@ -117,7 +119,7 @@ class Capabilities:
         return None
 
     @property
-    def rows(self) -> Rows | None:
+    def rows(self) -> RowFormat | None:
         """How rows of a table become events."""
         return None
 
@@ -223,7 +225,9 @@ class Query(Capabilities, Sensitivities, Generic[V_co]):
     @property
     def labels(self) -> Sequence[str]:
         """One label per published number, public."""
-        return ("count",) if self.outputs == 1 else tuple(map(str, range(self.outputs)))
+        if self.outputs == 1:
+            return ("count",)
+        return tuple(map(str, range(self.outputs)))
 
     @property
     def monotone(self) -> bool:
@@ -245,7 +249,9 @@ class Query(Capabilities, Sensitivities, Generic[V_co]):
     def decode_run(self, first_tick: int, noisy: FloatArray) -> FloatArray:
         """Published numbers of many ticks, shape (ticks, outputs), as `publishing` says."""
         decode = self.publishing.decode
-        return noisy if decode is None else decode(first_tick, noisy)
+        if decode is None:
+            return noisy
+        return decode(first_tick, noisy)
 
     def top(
         self, values: FloatArray, errors: RankErrors, k: int | None, level: float
@@ -280,11 +286,9 @@ class Query(Capabilities, Sensitivities, Generic[V_co]):
             caps["max_ticks"] = budget.max_ticks
         for name, given in caps.items():
             if given is not None:
-                own = (
-                    f", or give {name} to the query, which has its own cap"
-                    if name in self.parameters()
-                    else ""
-                )
+                own = ""
+                if name in self.parameters():
+                    own = f", or give {name} to the query, which has its own cap"
                 raise ParameterError(
                     f"{self.name!r} protects users of any number of events: omit "
                     f"{name}={given}{own}"
@@ -396,13 +400,15 @@ class Query(Capabilities, Sensitivities, Generic[V_co]):
     def identity(self) -> list[Any]:
         """[name, parameters] as keys of noise are derived from them; with a digest of the code of a
         class of your own, whose name and parameters another class may share."""
-        known = self.parameters()
+        parameters = self.parameters()
         # else two of them would become one
-        if not any(short in known for short in SPELLED_IN_KEYS.values()):
-            known = {SPELLED_IN_KEYS.get(name, name): value for name, value in known.items()}
+        if not any(short in parameters for short in SPELLED_IN_KEYS.values()):
+            parameters = {
+                SPELLED_IN_KEYS.get(name, name): value for name, value in parameters.items()
+            }
         if type(self).__module__.startswith("evercount."):
-            return [self.name, known]
-        return [self.name, known, digest_of_class(type(self))]
+            return [self.name, parameters]
+        return [self.name, parameters, digest_of_class(type(self))]
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and self.parameters() == other.parameters()
@@ -420,7 +426,7 @@ class PowerQuery(Query[V_co]):
 
     @abstractmethod
     def _sensitivity(self, adjacency: Adjacency, power: int) -> float:
-        """S for the power 2, Δ₁ for the power 1."""
+        """Bound the change: S for the power 2, Δ₁ for the power 1."""
 
     def squared_sensitivity(self, adjacency: Adjacency) -> float:
         return self._sensitivity(adjacency, 2)

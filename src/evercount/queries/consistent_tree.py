@@ -163,7 +163,8 @@ class ConsistentTree:
         most 1."""
         final = [self.own_rounding[0]]
         for level, parents in enumerate(self._parents):
-            share, own = self._share[level], self.own_rounding[level + 1]
+            share = self._share[level]
+            own = self.own_rounding[level + 1]
             others = np.add.reduceat(own, self._starts[level])[parents] - own
             final.append((1 - share) * own + share * (others + final[level][parents]))
         return np.concatenate(final)
@@ -219,9 +220,12 @@ class Forest:
         """(norms, roundings) of the published numbers from the tree whose cells begin here
         alone."""
         number = self._firsts.tolist().index(first_cell)
-        norms, rounding = np.zeros(self.nodes), np.zeros(self.nodes)
-        tree, places = self.trees[number], self.places[number]
-        norms[places], rounding[places] = np.sqrt(tree.variances), tree.rounding
+        norms = np.zeros(self.nodes)
+        rounding = np.zeros(self.nodes)
+        tree = self.trees[number]
+        places = self.places[number]
+        norms[places] = np.sqrt(tree.variances)
+        rounding[places] = tree.rounding
         return norms, rounding
 
     @cached_property

@@ -22,12 +22,12 @@ from evercount.queries.base import LARGEST_TOTAL, PowerQuery
 from evercount.queries.publishing import (
     CellErrors,
     Change,
-    KeptSums,
+    ErrorsFromSums,
     Limits,
     Publishing,
     fieller_interval,
 )
-from evercount.queries.sensitivities import EventNumber, Groups, Rows
+from evercount.queries.sensitivities import EventNumber, Groups, RowFormat
 
 MOST_UNITS = 2**20
 """Grid units of one event: with 2^43 events a running sum still fits 63 bits, so no sum ever has to
@@ -69,7 +69,9 @@ def as_numbers(values: Any, what: str) -> npt.NDArray[Any]:
         kind = {"U": "text", "S": "bytes"}.get(array.dtype.kind, f"{array.dtype} data")
         raise InputError(f"{what} must be numbers, got {kind}")
     # narrow ones could not hold the limits
-    return array.astype(np.float64) if array.dtype.kind == "f" else array
+    if array.dtype.kind == "f":
+        return array.astype(np.float64)
+    return array
 
 
 def whole_numbers(values: Any, low: float, high: float, what: str) -> IntArray:
@@ -130,14 +132,14 @@ class Count(PowerQuery[float]):
     """
 
     name = "count"
-    rows = Rows()
+    rows = RowFormat()
     cells = 1
     monotone = True
 
     def __init__(self, most_per_tick: int | None = None) -> None:
-        self.most_per_tick = (
-            None if most_per_tick is None else check_count("most_per_tick", most_per_tick)
-        )
+        if most_per_tick is not None:
+            most_per_tick = check_count("most_per_tick", most_per_tick)
+        self.most_per_tick = most_per_tick
 
     @property
     def event_number(self) -> EventNumber:
@@ -214,11 +216,13 @@ class Sum(PowerQuery[float]):
     labels = ("sum",)
 
     def __init__(self, low: float = 0.0, high: float = 1.0, grid: float = 1.0) -> None:
-        self.low, self.high = check_number("low", low), check_number("high", high)
+        self.low = check_number("low", low)
+        self.high = check_number("high", high)
         self.grid = check_positive("grid", grid)
         check_range(low, high)
         self._whole = self.grid == WHOLE_NUMBERS
-        self._low, self._high = round(low / grid), round(high / grid)
+        self._low = round(low / grid)
+        self._high = round(high / grid)
         if (
             max(abs(self._low * self.grid - self.low), abs(self._high * self.grid - self.high))
             > 1e-9 * self.grid
@@ -232,11 +236,10 @@ class Sum(PowerQuery[float]):
             )
 
     def _sensitivity(self, adjacency: Adjacency, power: int) -> float:
-        change = (
-            max(abs(self._low), abs(self._high))
-            if adjacency == "add-remove"
-            else self._high - self._low
-        )
+        if adjacency == "add-remove":
+            change = max(abs(self._low), abs(self._high))
+        else:
+            change = self._high - self._low
         return float((change * self.grid) ** power)
 
     @property
@@ -251,9 +254,9 @@ class Sum(PowerQuery[float]):
         return units.astype(np.int64)
 
     @property
-    def rows(self) -> Rows:
+    def rows(self) -> RowFormat:
         limits = (self.low, self.high, self.grid)
-        return Rows(("value",), range=limits, whole=self._whole, totals=self._totals_of_rows)
+        return RowFormat(("value",), range=limits, whole=self._whole, totals=self._totals_of_rows)
 
     def _totals_of_rows(
         self, tick: IntArray, cell: IntArray, events: IntArray, units: IntArray
@@ -314,9 +317,10 @@ class Average(Sum):
         if self.per == "tick":
             return super()._sensitivity(adjacency, power)
         absent = self._farthest**power + self._one**power
-        units = (
-            absent if adjacency == "add-remove" else max(absent, (self._high - self._low) ** power)
-        )
+        if adjacency == "add-remove":
+            units = absent
+        else:
+            units = max(absent, (self._high - self._low) ** power)
         return float(units * self.grid**power)
 
     def _totals_of_rows(
@@ -348,7 +352,7 @@ class Average(Sum):
             self._per_event,
             why_no_views=NO_EVENTS,
             change=self._nothing_between,
-            kept=KeptSums(self._output_scale, self._interval),
+            kept=ErrorsFromSums(self._output_scale, self._interval),
         )
 
     def _per_tick(self, first_tick: int, noisy: FloatArray) -> FloatArray:
@@ -372,14 +376,15 @@ class Average(Sum):
         raise ParameterError(NO_EVENTS)
 
     def _output_scale(self, sums: FloatArray, values: FloatArray) -> FloatArray:
-        """The factor from the std of a cell to that of the ratio at the published values."""
+        """Compute the factor from the std of a cell to that of the ratio at the published
+        values."""
         events = np.maximum(sums[:, 1:2], 1.0)
         return np.asarray(np.sqrt(1 + (values - self._mid * self.grid) ** 2) / events)
 
     def _interval(
         self, values: FloatArray, sums: FloatArray, errors: CellErrors, level: float
     ) -> Limits:
-        """Fieller's interval of the ratio.
+        """Compute Fieller's interval of the ratio.
 
         **Guarantee.** At every tick with at least one event it holds the true average of the
         values, rounded to the grid, with probability at least `level`. Proof: `averages.proof.md`.
@@ -388,9 +393,12 @@ class Average(Sum):
         mid = self._mid * self.grid
         # the mixed sum of two Laplace noises has no quantile here: each noise by itself
         if errors.pure:
-            normal, linear = np.zeros_like(errors.spread), errors.half(level, 2)
+            normal = np.zeros_like(errors.spread)
+            linear = errors.half(level, 2)
         else:
-            normal, linear = errors.factor(level) * errors.spread, errors.slack + errors.step
-        least, most = self._low * self.grid - mid, self._high * self.grid - mid
+            normal = errors.factor(level) * errors.spread
+            linear = errors.slack + errors.step
+        least = self._low * self.grid - mid
+        most = self._high * self.grid - mid
         low, high = fieller_interval(sums[:, :1], sums[:, 1:], normal, linear, least, most)
         return np.minimum(low + mid, values), np.maximum(high + mid, values)

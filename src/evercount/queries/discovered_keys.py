@@ -19,8 +19,15 @@ from evercount.errors import EventRefused, InputError, ParameterError
 from evercount.privacy import Adjacency, Budget
 from evercount.queries.base import LARGEST_TOTAL, OTHER, TOTAL, Query, is_replace, listed_events
 from evercount.queries.key_counts import KeyCounts, Reach, Thresholds
-from evercount.queries.publishing import CellErrors, Change, KeptSums, Limits, Publishing, TopKey
-from evercount.queries.sensitivities import Rows, bounded
+from evercount.queries.publishing import (
+    CellErrors,
+    Change,
+    ErrorsFromSums,
+    Limits,
+    Publishing,
+    TopKey,
+)
+from evercount.queries.sensitivities import RowFormat, bounded
 
 RESERVED = (TOTAL, OTHER)
 """Labels of the first two cells. Events may name them as keys: they count in the total and are
@@ -96,9 +103,9 @@ class DiscoveredKeys(Query[FloatArray]):
             raise ParameterError(
                 f"every={self.every} is for keys that stay public: omit it for keys of the day"
             )
-        chosen = copy(self)
-        chosen._own_ticks = own
-        return chosen
+        query = copy(self)
+        query._own_ticks = own
+        return query
 
     # -- what is counted ---------------------------------------------------------------------------
 
@@ -124,7 +131,10 @@ class DiscoveredKeys(Query[FloatArray]):
     def touched_cells(self, budget: Budget, horizon: int | None) -> int:
         """How many cells one unit can change: the keys of its events, of both streams under
         replace, and the total."""
-        return 1 + bounded("events", budget, horizon) * (2 if budget.adjacency == "replace" else 1)
+        keys = bounded("events", budget, horizon)
+        if budget.adjacency == "replace":
+            keys *= 2
+        return 1 + keys
 
     def own_delta(self, budget: Budget) -> float:
         """The part of δ that discovery costs besides the noise."""
@@ -163,13 +173,20 @@ class DiscoveredKeys(Query[FloatArray]):
             normal_key(number, key)
 
     @property
-    def rows(self) -> Rows:
-        return Rows(("key",), list_keys=lambda: ((), False))
+    def rows(self) -> RowFormat:
+        return RowFormat(("key",), list_keys=lambda: ((), False))
 
     def check_keys(self, keys: Sequence[Any]) -> list[str | None]:
         """The keys of rows as they are counted; None for those that are not legal."""
-        checked = (_checked(key) if isinstance(key, str) else ("", "") for key in keys)
-        return [normal if wrong is None else None for normal, wrong in checked]
+        normal_keys: list[str | None] = []
+        for key in keys:
+            normal = None
+            if isinstance(key, str):
+                composed, wrong = _composed(key)
+                if wrong is None:
+                    normal = composed
+            normal_keys.append(normal)
+        return normal_keys
 
     def expected_names(self, state: KeyCounts, events: Any = ()) -> Iterable[str]:
         """Keys that have three quarters of the minimum; none where noise belongs to one tick and is
@@ -192,7 +209,7 @@ class DiscoveredKeys(Query[FloatArray]):
     def publishing(self) -> Publishing:
         return Publishing(
             change=self._between,
-            kept=KeptSums(self._scale, self.interval),
+            kept=ErrorsFromSums(self._scale, self.interval),
             own_ticks=self._own_ticks,
         )
 
@@ -213,15 +230,17 @@ class DiscoveredKeys(Query[FloatArray]):
         """
         miss = 1 - level
         half = errors.half(level)
-        low, high = values - half, values + half
+        low = values - half
+        high = values + half
         for number, row in enumerate(values):
             part = np.flatnonzero(~np.isnan(row))[len(RESERVED) :]
             keys = len(part)
             here = errors.at(slice(number, number + 1))
             low[number, part] = self._least(row[part], sums[number, part], here, miss / 2)
             clear = sums[number, part] >= CLEAR + CLEAR
-            summed = float(np.count_nonzero(clear))
-            noise = sum_of_clear(keys, miss / 4) * here.spread + here.slack_of(summed**0.5, summed)
+            clear_keys = float(np.count_nonzero(clear))
+            slack = here.slack_of(clear_keys**0.5, clear_keys)
+            noise = sum_of_clear(keys, miss / 4) * here.spread + slack
             # keys that are not clear have at least the minimum
             certain = self.minimum * np.count_nonzero(~clear)
             all_keys = row[part][clear].sum() - float(noise[0, 0]) + certain
@@ -235,22 +254,22 @@ class DiscoveredKeys(Query[FloatArray]):
     def _least(
         self, noisy: FloatArray, evidence: FloatArray, errors: CellErrors, miss: float
     ) -> FloatArray:
-        """Lower bounds of the true counts of public keys; each fails with probability at most
-        `miss`."""
+        """Bound the true counts of public keys from below; each bound fails with probability at
+        most `miss`."""
         level = 1 - 2 * miss * CHANCE_BELOW_CLEAR
         low = noisy - float(errors.half(level)[0, 0])
         clear = evidence >= CLEAR + errors.factor(level)
         return np.where(clear, np.maximum(low, self.minimum), float(self.minimum))
 
     def _between(self, earlier: int, later: int, low: FloatArray, high: FloatArray) -> Change:
-        """The changes of the total and of keys that were public at both ticks, NaN for all others.
-        `other` is the change of the total less those of the keys that are shown."""
+        """Compute the changes of the total and of keys that were public at both ticks, NaN for all
+        others. `other` is the change of the total less those of the keys that are shown."""
         self.publishing.check_views("between: ", None)
         change = high - low
         weight = np.where(np.isnan(change), np.nan, 1.0)
-        shown = ~np.isnan(change[2:])
-        change[1] = change[0] - change[2:][shown].sum()
-        weight[1] = np.sqrt(1 + np.count_nonzero(shown))
+        public = ~np.isnan(change[2:])
+        change[1] = change[0] - change[2:][public].sum()
+        weight[1] = np.sqrt(1 + np.count_nonzero(public))
         return change, weight
 
 
@@ -262,7 +281,9 @@ class KnownKeys(Query[FloatArray]):
     cells = 0
 
     def __init__(self, of: DiscoveredKeys, keys: Sequence[str]) -> None:
-        self._of, self._keys, self.cells = of, tuple(keys), 1 + len(keys)
+        self._of = of
+        self._keys = tuple(keys)
+        self.cells = 1 + len(keys)
 
     def squared_sensitivity(self, adjacency: Adjacency) -> float:
         return self._of.squared_sensitivity(adjacency)
@@ -303,22 +324,17 @@ def normal_key(number: int, key: Any) -> str:
     """The key of event `number` in composed form, or EventRefused."""
     if not isinstance(key, str):
         raise EventRefused(number, f"is not a key: a key is a string, got {type(key).__name__}")
-    normal, wrong = _checked(key)
+    normal, wrong = _composed(key)
     if wrong is not None:
         raise EventRefused(number, f"has a key that {wrong}")
     return normal
 
 
-def _checked(key: str) -> tuple[str, str | None]:
-    """(the key in composed form, what is wrong with it)."""
+def _composed(key: str) -> tuple[str, str | None]:
+    """Write a key in composed form, and say what is wrong with it, if anything."""
     if len(key) > LONGEST_KEY:
-        return (
-            key,
-            (
-                f"is longer than {LONGEST_KEY} characters: shorten it "
-                f"({escaped(key[:20], quote=True)}…)"
-            ),
-        )
+        begin = escaped(key[:20], quote=True)
+        return key, f"is longer than {LONGEST_KEY} characters: shorten it ({begin}…)"
     normal = unicodedata.normalize("NFC", key)
     return normal, fault(normal)
 
@@ -342,7 +358,7 @@ def sum_of_clear(keys: int, miss: float) -> float:
 
 
 def top_discovered(
-    found: DiscoveredKeys,
+    query: DiscoveredKeys,
     labels: Sequence[str],
     values: FloatArray,
     evidence: FloatArray,
@@ -359,36 +375,39 @@ def top_discovered(
     `discovered_keys.proof.md`, "The largest keys". Test:
     tests/queries/test_top_discovered.py::test_intervals_and_confidences_hold_given_discovery.
     """
-    k, miss = check_count("k", k), 1 - check_probability("level", level)
+    k = check_count("k", k)
+    miss = 1 - check_probability("level", level)
     first = len(RESERVED)
-    noisy, number = values[first:], len(values) - first
+    noisy = values[first:]
+    number = len(values) - first
     if not number:
         return []
     order = np.argsort(-noisy, kind="stable")
-    low, high = found.interval(values[np.newaxis], evidence[np.newaxis], errors, 1 - miss / number)
-    best_of_rest = float(noisy[order[k:]].max()) if k < number else None
-    return [
-        TopKey(
-            labels[first + place],
-            float(noisy[place]),
-            float(low[0, first + place]),
-            float(high[0, first + place]),
-            _confidence(
-                float(noisy[place]), best_of_rest, float(evidence[first + place]), errors, number
-            ),
+    low, high = query.interval(values[np.newaxis], evidence[np.newaxis], errors, 1 - miss / number)
+    best_of_rest = None
+    if k < number:
+        best_of_rest = float(noisy[order[k:]].max())
+    keys = []
+    for place in order[:k].tolist():
+        value = float(noisy[place])
+        column = first + place
+        confidence = _confidence(value, best_of_rest, float(evidence[column]), errors, number)
+        keys.append(
+            TopKey(labels[column], value, float(low[0, column]), float(high[0, column]), confidence)
         )
-        for place in order[:k].tolist()
-    ]
+    return keys
 
 
 def _confidence(
     noisy: float, rest: float | None, evidence: float, errors: CellErrors, number: int
 ) -> float:
-    """The largest c for which the lower end of the key and the upper ends of the rest are apart."""
+    """Compute the largest c for which the lower end of the key and the upper ends of the rest are
+    apart."""
     from scipy.special import ndtr
 
     if rest is None:
         return 1.0
-    spread, slack = float(errors.spread[0, 0]), float(errors.slack_of(1.0, 1.0)[0, 0])
+    spread = float(errors.spread[0, 0])
+    slack = float(errors.slack_of(1.0, 1.0)[0, 0])
     apart = min((noisy - rest - 2 * slack) / (2 * spread), evidence - CLEAR)
     return max(0.0, 1 - number * float(ndtr(-apart) / CHANCE_BELOW_CLEAR))

@@ -46,18 +46,9 @@ class _Code:
         self._seen: set[int] = set()
 
     def of(self, value: Any) -> Any:
-        """What is known of a value: of functions their code, of others their text."""
-        if isinstance(value, MethodType):
-            return ["method", self.of(value.__func__), self._of_object(value.__self__)]
-        if isinstance(value, partial):
-            return [
-                "partial",
-                self.of(value.func),
-                self.all(value.args),
-                self.all(sorted(value.keywords.items())),
-            ]
-        if isinstance(value, FunctionType):
-            return self._of_function(value)
+        """Describe a value: a function by its code, others by their text."""
+        if isinstance(value, MethodType | partial | FunctionType):
+            return self._of_callable(value)
         if isinstance(value, tuple | list):
             return [type(value).__name__, self.all(value)]
         if isinstance(value, set | frozenset):  # their order is another one in the next process
@@ -68,6 +59,19 @@ class _Code:
         if callable(value) and not isinstance(value, type):
             return self._of_object(value)
         return repr(value)
+
+    def _of_callable(self, value: MethodType | partial[Any] | FunctionType) -> Any:
+        """Describe a function, also one with an object or with arguments of its own."""
+        if isinstance(value, MethodType):
+            return ["method", self.of(value.__func__), self._of_object(value.__self__)]
+        if isinstance(value, FunctionType):
+            return self._of_function(value)
+        return [
+            "partial",
+            self.of(value.func),
+            self.all(value.args),
+            self.all(sorted(value.keywords.items())),
+        ]
 
     def all(self, values: Iterable[Any]) -> list[Any]:
         return [self.of(value) for value in values]
@@ -98,13 +102,13 @@ class _Code:
         return [self._of_code(function.__code__), self.all(defaults), self._of_closure(function)]
 
     def _of_closure(self, function: FunctionType) -> list[Any]:
-        found = []
+        variables = []
         for cell in function.__closure__ or ():
             try:
-                found.append(self.of(cell.cell_contents))
+                variables.append(self.of(cell.cell_contents))
             except ValueError:  # not bound yet
-                found.append(None)
-        return found
+                variables.append(None)
+        return variables
 
     def _of_code(self, code: CodeType) -> list[Any]:
         constants = [
@@ -114,7 +118,8 @@ class _Code:
         return [code.co_code.hex(), constants, code.co_names, code.co_varnames, code.co_freevars]
 
     def _of_object(self, value: Any) -> list[Any]:
-        """An object that is called, or whose method is: its class, its code and its attributes."""
+        """Describe an object that is called, or whose method is: its class, its code and its
+        attributes."""
         if id(value) in self._seen:
             return [type(value).__qualname__]
         self._seen.add(id(value))

@@ -39,7 +39,7 @@ from evercount.queries.publishing import (
     divided,
     top_keys,
 )
-from evercount.queries.sensitivities import Groups, Rows, other_last
+from evercount.queries.sensitivities import Groups, RowFormat, other_last
 
 
 class Histogram(PowerQuery[FloatArray]):
@@ -102,34 +102,42 @@ class Histogram(PowerQuery[FloatArray]):
         self._removals = removals
         self._keys: tuple[str, ...] | None
         if isinstance(keys, Integral):
-            self._keys, known = None, check_count("the number of keys", keys)
+            self._keys = None
+            self._key_number = check_count("the number of keys", keys)
         else:
             self._keys = _checked_keys(keys, unknown == OTHER)
-            known = len(self._keys)
+            self._key_number = len(self._keys)
         if len(added) and self._keys is None:
             raise ParameterError(
                 "other keys cannot join keys that are numbers: list the keys by name"
             )
-        self._added = (
-            _checked_keys([*(self._keys or ()), *added], unknown == OTHER)[known:]
-            if len(added)
-            else ()
-        )
-        self._known = known
-        self._other = known if unknown == OTHER else -1
-        self.cells = known + (unknown == OTHER) + len(self._added)
+        self._added: tuple[str, ...] = ()
+        if len(added):
+            all_keys = _checked_keys([*(self._keys or ()), *added], unknown == OTHER)
+            self._added = all_keys[self._key_number :]
+        self.cells = self._key_number + len(self._added)
+        self._other = -1
+        if unknown == OTHER:
+            self._other = self._key_number
+            self.cells += 1
         require_fits(self.cells, "this histogram", "Use fewer keys, or group rare keys under one.")
         self._most = check_count("max_keys_per_event", max_keys_per_event)
         if self._most > self.cells:
             raise ParameterError(
                 f"max_keys_per_event={self._most} is more than the {self.cells} cells: use fewer"
             )
-        self._scale = None if weights is None else _scale_of(weights, self.labels)
+        self._scale = None
+        if weights is not None:
+            self._scale = _scale_of(weights, self.labels)
 
     @cached_property
     def labels(self) -> Sequence[str]:
-        known = tuple(map(str, range(self._known)) if self._keys is None else self._keys)
-        return (*known, OTHER, *self._added) if self._unknown == OTHER else (*known, *self._added)
+        listed_keys = self._keys
+        if listed_keys is None:
+            listed_keys = tuple(map(str, range(self._key_number)))
+        if self._unknown == OTHER:
+            return (*listed_keys, OTHER, *self._added)
+        return (*listed_keys, *self._added)
 
     def _sensitivity(self, adjacency: Adjacency, power: int) -> float:
         """S is that of `histogram.proof.md`: exact, not only an upper bound.
@@ -139,18 +147,23 @@ class Histogram(PowerQuery[FloatArray]):
         tests/queries/test_every_sensitivity.py::test_claims_by_enumeration and
         tests/queries/test_queries_histogram.py::test_planted_weights_are_caught.
         """
-        touched, factor = min(self._most, self.cells), 1
+        changes = self._most  # cells that change at most
+        factor = 1
         if is_replace(adjacency):
-            touched, factor = (
-                (touched, 2**power) if self._removals else (min(2 * self._most, self.cells), 1)
-            )
+            if self._removals:
+                factor = 2**power
+            else:
+                changes = 2 * self._most
+        changes = min(changes, self.cells)
         if self._scale is None:
-            return float(factor * touched)
-        return factor * float((np.sort(self._scale)[::-1][:touched] ** power).sum())
+            return float(factor * changes)
+        return factor * float((np.sort(self._scale)[::-1][:changes] ** power).sum())
 
     @cached_property
     def publishing(self) -> Publishing:
-        return SUMS if self._scale is None else divided(self._scale)
+        if self._scale is None:
+            return SUMS
+        return divided(self._scale)
 
     def parameters(self) -> dict[str, Any]:
         more: dict[str, Any] = {}
@@ -160,7 +173,7 @@ class Histogram(PowerQuery[FloatArray]):
         if self._added:
             more["added"] = list(self._added)
         return {
-            "keys": self._known if self._keys is None else list(self._keys),
+            "keys": self._key_number if self._keys is None else list(self._keys),
             "max_keys_per_event": self._most,
             "removals": self._removals,
             "unknown": self._unknown,
@@ -171,18 +184,18 @@ class Histogram(PowerQuery[FloatArray]):
         self, values: FloatArray, errors: RankErrors, k: int | None = None, level: float = 0.95
     ) -> list[TopKey]:
         k = self._checked_k(self.k if k is None else k)
-        named = list(self._cell_of.values())
-        cells = errors.cells.at((slice(None), named))
-        return top_keys(list(self._cell_of), values[named], replace(errors, cells=cells), k, level)
+        places = list(self._cell_of.values())
+        own_errors = replace(errors, cells=errors.cells.at((slice(None), places)))
+        return top_keys(list(self._cell_of), values[places], own_errors, k, level)
 
     def _checked_k(self, k: int) -> int:
-        if check_count("k", k) > self._known:
-            raise ParameterError(f"k={k} is more than the {self._known} keys.")
+        if check_count("k", k) > self._key_number:
+            raise ParameterError(f"k={k} is more than the {self._key_number} keys.")
         return int(k)
 
     @property
-    def rows(self) -> Rows:
-        return Rows(
+    def rows(self) -> RowFormat:
+        return RowFormat(
             ("key",),
             0,
             lambda: (tuple(self._cell_of), self._unknown == OTHER),
@@ -192,51 +205,60 @@ class Histogram(PowerQuery[FloatArray]):
     def _totals_of_rows(
         self, tick: IntArray, cell: IntArray, events: IntArray, units: IntArray
     ) -> Groups:
-        """Here the cell `other` comes last."""
+        """Add up events by cell. In `cell` the cell `other` comes last."""
         if self._added and self._unknown == OTHER:
             cell = other_last(self.cells, self._other)[cell]
-        return tick, cell, events if self._scale is None else events * self._scale[cell]
+        if self._scale is not None:
+            events = events * self._scale[cell]
+        return tick, cell, events
 
     def with_keys(self, keys: Sequence[Any]) -> Histogram:
         return type(self)(**{**self.parameters(), "added": [*self._added, *keys]})
 
     def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
         counts = self._counts(events)
-        return counts if self._scale is None else counts * self._scale, state
+        if self._scale is not None:
+            counts = counts * self._scale
+        return counts, state
 
     def _counts(self, events: Any) -> IntArray:
+        """Count the events of a tick by cell."""
         numbers = isinstance(events, np.ndarray) and events.ndim == 1 and events.dtype.kind in "iu"
-        listed = events if numbers and self._keys is None else listed_events(events)
-        cells = self._plain_cells(listed)
+        if not numbers or self._keys is not None:
+            events = listed_events(events)
+        cells = self._plain_cells(events)
         if cells is not None:
             return np.bincount(cells, minlength=self.cells).astype(np.int64, copy=False)
         row = np.zeros(self.cells, np.int64)
-        for number, event in enumerate(listed_events(listed)):
+        for number, event in enumerate(listed_events(events)):
             for cell, sign in self._change(number, event).items():
                 row[cell] += sign
         return row
 
     def _plain_cells(self, events: Any) -> npt.NDArray[np.intp] | None:
-        """Cells of a tick in which every event is one legal key; None when some event is not."""
-        if not isinstance(events, np.ndarray) and not set(map(type, events)) <= {
-            int if self._keys is None else str
-        }:
+        """Find the cells of a tick in which every event is one legal key; None when some event is
+        not."""
+        key_type: type = int if self._keys is None else str
+        if not isinstance(events, np.ndarray) and not set(map(type, events)) <= {key_type}:
             return None
         if self._keys is not None:
             cells = np.asarray(list(map(self._cell_of.get, events, repeat(self._other))), np.intp)
         else:
             keys = np.asarray(events)
-            inside = (keys >= 0) & (keys < self._known)
+            inside = (keys >= 0) & (keys < self._key_number)
             cells = np.full(len(keys), self._other, np.intp)
             cells[inside] = keys[inside]
-        return cells if cells.min(initial=0) >= 0 else None
+        if cells.min(initial=0) < 0:
+            return None
+        return cells
 
     @property
     def monotone(self) -> bool:
         return not self._removals
 
     def check_totals(self, totals: IntArray) -> None:
-        least, most = int(totals.min()), int(totals.max())
+        least = int(totals.min())
+        most = int(totals.max())
         if not self._removals and least < 0:
             raise InputError(
                 "counts have a negative entry; build the histogram with removals=True to allow it"
@@ -256,7 +278,7 @@ class Histogram(PowerQuery[FloatArray]):
         return {key: cell for cell, key in enumerate(self.labels) if cell != self._other}
 
     def _change(self, number: int, event: Any) -> dict[int, int]:
-        """The cells that one event changes, each by −1 or +1 (or by 0, for `other`)."""
+        """Find the cells that one event changes, each by −1 or +1 (or by 0, for `other`)."""
         signs = self._signs_by_key(number, event)
         if len(signs) > self._most:
             raise EventRefused(
@@ -267,24 +289,7 @@ class Histogram(PowerQuery[FloatArray]):
         change: dict[int, int] = {}
         strangers = 0
         for key, sign in signs.items():
-            if isinstance(key, bool) or not isinstance(
-                key, Integral if self._keys is None else str
-            ):
-                wanted = "a whole number" if self._keys is None else "a string"
-                raise EventRefused(
-                    number,
-                    f"is not a key: a key is {wanted}, got {key!r:.80} ({type(key).__name__})",
-                )
-            if self._keys is not None:
-                cell = self._cell_of.get(key, self._other)
-            else:
-                cell = int(key) if 0 <= int(key) < self._known else self._other
-            if cell < 0:
-                wrong = f"names the key {key!r:.80}, which is not in the public list"
-                raise EventRefused(
-                    number,
-                    f"{wrong}; add it to the list, or build the histogram with unknown='other'",
-                )
+            cell = self._cell_of_key(number, key)
             if cell == self._other:
                 strangers += sign
             else:
@@ -293,7 +298,32 @@ class Histogram(PowerQuery[FloatArray]):
             change[self._other] = max(-1, min(1, strangers))
         return change
 
+    def _cell_of_key(self, number: int, key: Any) -> int:
+        """Find the cell of a key, or refuse the event `number` that names it."""
+        key_type: type[Any] = str
+        what = "a string"
+        if self._keys is None:
+            key_type = Integral
+            what = "a whole number"
+        if isinstance(key, bool) or not isinstance(key, key_type):
+            raise EventRefused(
+                number, f"is not a key: a key is {what}, got {key!r:.80} ({type(key).__name__})"
+            )
+        cell = self._other
+        if self._keys is not None:
+            cell = self._cell_of.get(key, self._other)
+        elif 0 <= int(key) < self._key_number:
+            cell = int(key)
+        if cell < 0:
+            raise EventRefused(
+                number,
+                f"names the key {key!r:.80}, which is not in the public list; add it to the list, "
+                "or build the histogram with unknown='other'",
+            )
+        return cell
+
     def _signs_by_key(self, number: int, event: Any) -> dict[Any, int]:
+        """Read an event as keys with signs, +1 where it has none."""
         if isinstance(event, Mapping):
             if not self._removals:
                 raise EventRefused(number, "maps keys to signs; that needs removals=True")
@@ -302,7 +332,9 @@ class Histogram(PowerQuery[FloatArray]):
                     raise EventRefused(number, f"has the sign {sign!r:.80}; it must be +1 or -1")
             return {key: int(sign) for key, sign in event.items()}
         keys = event.tolist() if isinstance(event, np.ndarray) else event
-        keys = list(keys) if isinstance(keys, set | frozenset | list | tuple) else [keys]
+        if not isinstance(keys, set | frozenset | list | tuple):
+            keys = [keys]
+        keys = list(keys)
         try:
             signs = dict.fromkeys(keys, 1)
         except TypeError:
@@ -313,22 +345,22 @@ class Histogram(PowerQuery[FloatArray]):
 
 
 def _checked_keys(keys: Any, other: bool) -> tuple[str, ...]:
-    named = public_names("key", keys)
-    if other and OTHER in named:
+    """Check the names of keys; with `other` none of them may be the label of unknown keys."""
+    names = public_names("key", keys)
+    if other and OTHER in names:
         raise ParameterError(
             f"the key {OTHER!r} is taken by the cell for unknown keys; rename the key."
         )
-    return named
+    return names
 
 
 def _scale_of(weights: Any, labels: Sequence[str]) -> IntArray | None:
-    """What an event adds to each cell, from a table from key to weight; None where all are 1."""
+    """Read what an event adds to each cell from a table from key to weight; None where all are
+    1."""
     if not isinstance(weights, Mapping):
         raise ParameterError(f'weights must be a table such as {{"north": 3}}, got {weights!r:.80}')
-    scale, place = (
-        np.ones(len(labels), np.int64),
-        {label: cell for cell, label in enumerate(labels)},
-    )
+    scale = np.ones(len(labels), np.int64)
+    place = {label: cell for cell, label in enumerate(labels)}
     for key, weight in weights.items():
         if str(key) not in place:
             raise ParameterError(f"weights name {key!r:.80}, which is not a key of the list")

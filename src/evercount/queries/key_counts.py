@@ -81,7 +81,7 @@ class Thresholds:
     # whether each tick compares its own counts, of which a unit changes those of `reach.ticks`
     # ticks only, instead of running totals. Then every tick has the same threshold, for ever
     own_ticks: bool = False
-    _known: dict[int, int] = field(default_factory=dict, init=False, repr=False)
+    _cache: dict[int, int] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.horizon is not None and self.horizon < self.every:
@@ -106,30 +106,27 @@ class Thresholds:
 
     def at(self, tick: int) -> int:
         """The least noisy count that makes a key public at a discovery tick."""
-        known = 0 if self.own_ticks else tick
-        if known not in self._known:
-            self._known[known] = self._least(tick)
-        return self._known[known]
+        threshold_tick = 0 if self.own_ticks else tick
+        if threshold_tick not in self._cache:
+            self._cache[threshold_tick] = self._least(tick)
+        return self._cache[threshold_tick]
 
     def _least(self, tick: int) -> int:
+        """Search the least threshold of a tick that keeps its share of δ₂."""
         from scipy.special import ndtri_exp
 
         log_delta = float(np.log(self.share(tick)))
         std = self._std(tick) * (1 + MARGIN)
         certain = self.minimum - 1 + self.reach.events
+        quantile = float(ndtri_exp(log_delta - np.log(self.reach.total) - 1))
         low = certain  # a key of the unit alone would be listed about every second time
-        high = (
-            certain
-            + 2
-            + int(np.ceil(-std * float(ndtri_exp(log_delta - np.log(self.reach.total) - 1))))
-        )
+        high = certain + 2 + int(np.ceil(-std * quantile))
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (
-                (low, middle)
-                if self._log_chance(middle, std) <= log_delta - MARGIN
-                else (middle, high)
-            )
+            if self._log_chance(middle, std) <= log_delta - MARGIN:
+                high = middle
+            else:
+                low = middle
         return high
 
     def _log_chance(self, threshold: int, std: float) -> float:
@@ -161,8 +158,8 @@ class Thresholds:
 
 
 def _log_pass_chance(counts: IntArray, threshold: int, std: float) -> FloatArray:
-    """log P(count + noise ≥ threshold) for normal noise that is rounded to the nearest whole
-    number, halves upwards."""
+    """Compute log P(count + noise ≥ threshold) for normal noise that is rounded to the nearest
+    whole number, halves upwards."""
     from scipy.special import log_ndtr
 
     return np.asarray(log_ndtr((counts - threshold + 0.5) / std))
@@ -203,14 +200,12 @@ class KeyCounts:
         places = np.arange(len(keys))
         place = dict(zip(keys, range(len(keys)), strict=True))
         return cls(
-            {},
-            {},
-            keys,
-            place,
-            np.zeros_like(places),
-            places,
-            np.full(len(keys), tick),
-            np.zeros(len(keys)),
+            keys=keys,
+            place=place,
+            counts=np.zeros_like(places),
+            listed=places,
+            since=np.full(len(keys), tick),
+            evidence=np.zeros(len(keys)),
         )
 
     @property
@@ -244,7 +239,7 @@ class KeyCounts:
                 counts[place] += number
                 continue
             before = self.changed.get(key)
-            count = (self.rare.get(key, 0) if before is None else before) + number
+            count = self.changed.get(key, self.rare.get(key, 0)) + number
             if count < minimum:
                 self.changed[key] = count
             else:
@@ -304,10 +299,13 @@ class KeyCounts:
 
 
 def _texts(keys: Iterable[str]) -> Any:
-    """Keys as bytes; none of them holds a line break."""
+    """Write keys as bytes, a line each; none of them holds a line break."""
     return np.frombuffer("\n".join(keys).encode(), np.uint8)
 
 
 def _split(data: Any) -> list[str]:
+    """Read the keys that `_texts` wrote."""
     text = bytes(data).decode()
-    return text.split("\n") if text else []
+    if not text:
+        return []
+    return text.split("\n")

@@ -17,7 +17,7 @@ from evercount.errors import EventRefused, ParameterError
 from evercount.queries.base import TOTAL, check_distinct, public_names
 from evercount.queries.publishing import Publishing, check_weights
 from evercount.queries.rollup import SEPARATOR, TableQuery, path_key
-from evercount.queries.sensitivities import Rows
+from evercount.queries.sensitivities import RowFormat
 
 EVERY = "*"
 MOST_COLUMNS = 6
@@ -77,7 +77,10 @@ class Marginals(TableQuery):
             for length in range(self.depth + 1)
             for part in combinations(range(self.depth), length)
         ]
-        self._tables = tuple(every) if tables is None else _checked_tables(tables, self.depth)
+        if tables is None:
+            self._tables = tuple(every)
+        else:
+            self._tables = _checked_tables(tables, self.depth)
         self._weights = check_weights(weights, len(self._tables), "table")
         self._parts = tuple(
             part for part in every if any(set(part) <= set(table) for table in self._tables)
@@ -130,25 +133,25 @@ class Marginals(TableQuery):
 
     def _cells_of(self, leaves: IntArray) -> tuple[IntArray, IntArray]:
         places = np.unravel_index(leaves, self._sizes)
-        first, cells = 0, []
+        first = 0
+        cells = []
         for table in self._tables:
             sizes = [self._sizes[i] for i in table]
-            inside = (
-                np.ravel_multi_index([places[i] for i in table], sizes)
-                if table
-                else np.zeros(len(leaves), int)
-            )
+            if table:
+                inside = np.ravel_multi_index([places[i] for i in table], sizes)
+            else:
+                inside = np.zeros(len(leaves), int)
             cells.append(first + np.asarray(inside, dtype=np.int64))
             first += self._number(table)
         table_cells = np.stack(cells, axis=1)
         return table_cells, np.broadcast_to(np.asarray(self._weights), table_cells.shape)
 
     @property
-    def rows(self) -> Rows:
-        return Rows(("levels",), self.depth, self._row_keys, totals=self._totals_of_rows)
+    def rows(self) -> RowFormat:
+        return RowFormat(("levels",), self.depth, self._row_keys, totals=self._totals_of_rows)
 
     def _row_keys(self) -> tuple[Sequence[str], bool]:
-        """All combinations of values as texts of `path_key`."""
+        """List all combinations of values as texts of `path_key`."""
         return [path_key(values) for values in product(*self._columns)], False
 
     # -- from noisy cells to estimates -------------------------------------------------------------
@@ -171,24 +174,25 @@ class Marginals(TableQuery):
         return Publishing(self._decode, lambda: self._norms, self._rounding, self._covariance)
 
     def _decode(self, first_tick: int, noisy: FloatArray) -> FloatArray:
-        """Effects of all parts, each the average over the tables that know it, put together
-        again."""
-        tables, first = [], 0
+        """Estimate the effects of all parts, each the average over the tables that know it, put
+        together again."""
+        tables = []
+        first = 0
         for table, weight in zip(self._tables, self._weights, strict=True):
             stop = first + self._number(table)
             full = [self._sizes[i] if i in table else 1 for i in range(self.depth)]
             tables.append(noisy[:, first:stop].reshape(len(noisy), *full) / weight)
             first = stop
         effects: dict[Part, FloatArray] = {}
-        for part, known in self._precisions.items():
+        for part, precisions in self._precisions.items():
             total: Any = 0.0
-            for place, precision in known.items():
-                summed = tuple(i + 1 for i in self._tables[place] if i not in part)
-                effect = tables[place].sum(axis=summed, keepdims=True)
+            for place, precision in precisions.items():
+                others = tuple(i + 1 for i in self._tables[place] if i not in part)
+                effect = tables[place].sum(axis=others, keepdims=True)
                 for column in part:
                     effect = effect - effect.mean(axis=column + 1, keepdims=True)
                 total = total + precision * effect
-            effects[part] = total / sum(known.values())
+            effects[part] = total / sum(precisions.values())
         out = []
         for part in self._parts:
             shape = (len(noisy), *(self._sizes[i] if i in part else 1 for i in range(self.depth)))
@@ -212,17 +216,16 @@ class Marginals(TableQuery):
 
     def _rounding(self) -> FloatArray:
         def rounding(inner: Part) -> float:
-            known, centred = (
-                self._precisions[inner],
-                prod(2 * (1 - 1 / self._sizes[i]) for i in inner),
-            )
-            return sum(self._weights[place] for place in known) * centred / sum(known.values())
+            precisions = self._precisions[inner]
+            deviation = prod(2 * (1 - 1 / self._sizes[i]) for i in inner)
+            weights = sum(self._weights[place] for place in precisions)
+            return weights * deviation / sum(precisions.values())
 
         return self._added_up(rounding, 1)
 
     def _added_up(self, own: Callable[[Part], float], power: int) -> FloatArray:
-        """For each output, `own` of all effects in it, each over the number of combinations that
-        share it."""
+        """Add up for each output `own` of all effects in it, each over the number of combinations
+        that share it."""
         each = [
             sum(
                 own(inner) / self._number(set(part) - set(inner)) ** power
@@ -233,11 +236,11 @@ class Marginals(TableQuery):
         return np.repeat(each, [self._number(part) for part in self._parts])
 
     def _leaves_in(self, output: int) -> tuple[IntArray, int]:
-        chosen = self._values_of[output]
+        values = self._values_of[output]
         places = np.unravel_index(np.arange(prod(self._sizes)), self._sizes)
-        inside = np.all([places[i] == value for i, value in chosen.items()], axis=0)
+        inside = np.all([places[i] == value for i, value in values.items()], axis=0)
         table = next(
-            number for number, table in enumerate(self._tables) if set(chosen) <= set(table)
+            number for number, table in enumerate(self._tables) if set(values) <= set(table)
         )
         return np.flatnonzero(np.broadcast_to(inside, len(places[0]))), table
 
@@ -260,10 +263,12 @@ def _checked_columns(columns: Any) -> tuple[tuple[str, ...], ...]:
         raise ParameterError(
             'columns must be a list of lists such as [["north", "south"], ["young", "old"]]'
         )
-    checked = tuple(public_names("value", column) for column in columns)
-    if not 1 <= len(checked) <= MOST_COLUMNS:
-        raise ParameterError(f"marginals have 1 to {MOST_COLUMNS} columns, got {len(checked)}")
-    return checked
+    checked_columns = tuple(public_names("value", column) for column in columns)
+    if not 1 <= len(checked_columns) <= MOST_COLUMNS:
+        raise ParameterError(
+            f"marginals have 1 to {MOST_COLUMNS} columns, got {len(checked_columns)}"
+        )
+    return checked_columns
 
 
 def _checked_tables(tables: Any, depth: int) -> tuple[Part, ...]:

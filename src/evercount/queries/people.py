@@ -15,13 +15,13 @@ from evercount.errors import EventRefused, ParameterError
 from evercount.privacy import Adjacency
 from evercount.queries.base import TOTAL, PowerQuery, is_replace, listed_events, public_names
 from evercount.queries.publishing import Publishing
-from evercount.queries.sensitivities import Rows
+from evercount.queries.sensitivities import RowFormat
 
-ONLY = ""  # the one key of a stream without keys
+NO_KEY = ""  # stands for the key of a stream without keys
 LONGEST_USER = 256
 
 # the keys under which each user has been counted. As sensitive as the events.
-Seen = dict[str, list[str]]
+KeysOfUsers = dict[str, list[str]]
 
 
 class UserQuery(PowerQuery):
@@ -36,7 +36,10 @@ class UserQuery(PowerQuery):
     _keyed: bool  # whether an event is a pair (user, key), and not a user alone
 
     def __init__(self, keys: Sequence[str] | None) -> None:
-        self._keys: tuple[str, ...] | None = None if keys is None else public_names("key", keys)
+        if keys is None:
+            self._keys: tuple[str, ...] | None = None
+        else:
+            self._keys = public_names("key", keys)
         require_fits(
             len(self._keys or ()), "this query", "Use fewer keys, or group rare keys under one."
         )
@@ -73,11 +76,12 @@ class UserQuery(PowerQuery):
         """Δ₁ for one user with any number of events."""
 
     def _pairs(self, events: Any) -> list[tuple[str, str]]:
-        """The events of a tick as pairs (user, key), each checked."""
+        """Check the events of a tick; give them as pairs (user, key)."""
         pairs = []
         for number, event in enumerate(listed_events(events)):
             if not self._keyed:
-                user, key = event, ONLY
+                user = event
+                key = NO_KEY
             elif isinstance(event, list | tuple) and len(event) == 2:
                 user, key = event
             else:
@@ -101,6 +105,10 @@ class UserQuery(PowerQuery):
 
     def dump_state(self, state: Any) -> Any:
         return self.load_state(state)  # a copy: the state itself goes on changing
+
+
+PER_KEY = {(False, False): 1, (True, False): 2, (False, True): 2, (True, True): 5}
+"""S of one user for each key under which the user counts, by (replace, period)."""
 
 
 class DistinctUsers(UserQuery):
@@ -144,7 +152,7 @@ class DistinctUsers(UserQuery):
         self, keys: Sequence[str] | None = None, max_keys: int = 1, total: bool = False
     ) -> None:
         super().__init__(keys)
-        self._legal = self._index = {key: cell for cell, key in enumerate(self._keys or (ONLY,))}
+        self._legal = self._index = {key: cell for cell, key in enumerate(self._keys or (NO_KEY,))}
         self._most = check_count("max_keys", max_keys)
         if self._most > len(self._index):
             raise ParameterError(f"max_keys={max_keys} is more than the {len(self._index)} keys")
@@ -152,21 +160,22 @@ class DistinctUsers(UserQuery):
             raise ParameterError(
                 f"total is true or false; it goes with keys, none of them called {TOTAL!r}"
             )
-        self._total, self.cells = total, len(self._index) + total
-        self.labels = ("users",) if self._keys is None else (*((TOTAL,) * total), *self._keys)
+        self._total = total
+        self.cells = len(self._index) + total
+        self.labels = self._keys or ("users",)
+        if total:
+            self.labels = (TOTAL, *self.labels)
 
     @property
     def order_matters(self) -> bool:
         return self._most < len(self._index)
 
     @property
-    def rows(self) -> Rows:
+    def rows(self) -> RowFormat:
         keys = self._keys
-        return (
-            Rows(("user",))
-            if keys is None
-            else Rows(("user", "key"), list_keys=lambda: (keys, False))
-        )
+        if keys is None:
+            return RowFormat(("user",))
+        return RowFormat(("user", "key"), list_keys=lambda: (keys, False))
 
     def _sensitivity(self, adjacency: Adjacency, power: int) -> float:
         """S of the class. Δ₁ for one event is 2, and 4 under replace with keys; 2 more with
@@ -177,35 +186,36 @@ class DistinctUsers(UserQuery):
         """
         one = 2.0
         if is_replace(adjacency) and self._keys is not None:
-            one = 8.0 if self.order_matters and power == 2 else 4.0
+            one = 4.0
+            if self.order_matters and power == 2:
+                one = 8.0
         return one + 2.0 * self._total
 
     def user_sensitivity(self, adjacency: Adjacency, period: bool = False, **on: bool) -> float:
-        each = {(False, False): 1, (True, False): 2, (False, True): 2, (True, True): 5}
-        return float(each[is_replace(adjacency), period] * (self._most + self._total))
+        return float(PER_KEY[is_replace(adjacency), period] * (self._most + self._total))
 
     def user_l1_sensitivity(self, adjacency: Adjacency, period: bool = False) -> float:
         """Δ₁ for one user with any number of events: c changes of 1, twice that under replace, c
         more in a period."""
         return float((is_replace(adjacency) + 1 + period) * (self._most + self._total))
 
-    def initial_state(self) -> Seen:
+    def initial_state(self) -> KeysOfUsers:
         return {}
 
-    def encode(self, state: Seen, events: Any) -> tuple[IntArray, Seen]:
+    def encode(self, state: KeysOfUsers, events: Any) -> tuple[IntArray, KeysOfUsers]:
         pairs = self._pairs(events)
         row = np.zeros(self.cells, np.int64)
         for user, key in pairs:
             if user not in state:
                 state[user] = []
                 row[0] += self._total
-            seen = state[user]
-            if key not in seen and len(seen) < self._most:
-                seen.append(key)
+            own_keys = state[user]
+            if key not in own_keys and len(own_keys) < self._most:
+                own_keys.append(key)
                 row[self._index[key] + self._total] += 1
         return row, state
 
-    def load_state(self, data: Any) -> Seen:
+    def load_state(self, data: Any) -> KeysOfUsers:
         return {user: list(keys) for user, keys in data.items()}
 
     def with_keys(self, keys: Sequence[Any]) -> DistinctUsers:
@@ -265,9 +275,13 @@ class ActiveUsers(DistinctUsers):
         tests/queries/test_every_sensitivity.py::test_claims_by_enumeration.
         """
         replaced = is_replace(adjacency)
+        if self.order_matters and replaced:
+            return 2.0 ** (power + 1)
         if self.order_matters:
-            return 2.0 ** (power + 1) if replaced else 2.0
-        return 2.0 if replaced and self._keys is not None else 1.0
+            return 2.0
+        if replaced and self._keys is not None:
+            return 2.0
+        return 1.0
 
     def user_sensitivity(self, adjacency: Adjacency, period: bool = False, **on: bool) -> float:
         return float(self._most * (1 + is_replace(adjacency)))
@@ -289,7 +303,8 @@ class ActiveUsers(DistinctUsers):
         return {name: value for name, value in super().parameters().items() if name != "total"}
 
 
-IN, OUT = "in", "out"
+IN = "in"
+OUT = "out"
 NO_VIEWS = (
     "the number inside is not a sum over ticks; in Python, Releases.between has its change with "
     "its error"
@@ -300,8 +315,8 @@ as the events."""
 
 
 def _histories(adjacency: Adjacency, period: bool) -> int:
-    """How many histories of one id neighbours involve: the user's; without one period; of the id in
-    their place."""
+    """Count the histories of one id that neighbours involve: the user's; that without one period;
+    that of the id in their place."""
     return 1 + period + is_replace(adjacency)
 
 
@@ -354,16 +369,21 @@ class Occupancy(UserQuery):
         if OUT in (self._keys or ()):
             raise ParameterError(f"a key cannot be called {OUT!r}: that is the event of leaving")
         self._index = {key: cell for cell, key in enumerate(self._keys or (IN,))}
-        self._legal, self._keyed = {**self._index, OUT: -1}, True
-        self._most = (
-            None if max_events is None else check_whole("max_events", max_events, 1, 1_000_000)
-        )
-        self.cells, self.labels = len(self._index), self._keys or ("inside",)
-        self._touched = min(2, self.cells)
+        self._legal = {**self._index, OUT: -1}
+        self._keyed = True
+        self._most = max_events
+        if max_events is not None:
+            self._most = check_whole("max_events", max_events, 1, 1_000_000)
+        self.cells = len(self._index)
+        self.labels = self._keys or ("inside",)
+        # how many cells one event changes at most: the a of the guarantee
+        self._cells_per_event = min(2, self.cells)
 
     @property
-    def rows(self) -> Rows:
-        return Rows(("user", "key"), list_keys=lambda: (tuple(self._legal), False), repeats=True)
+    def rows(self) -> RowFormat:
+        return RowFormat(
+            ("user", "key"), list_keys=lambda: (tuple(self._legal), False), repeats=True
+        )
 
     def _sensitivity(self, adjacency: Adjacency, power: int) -> float:
         """S of the class. Δ₁ for one event is 2a, with a cap 3a; twice that under replace.
@@ -372,7 +392,9 @@ class Occupancy(UserQuery):
         tests/queries/test_every_sensitivity.py::test_claims_by_enumeration.
         """
         each = 2 if self._most is None else 1 + 2**power
-        return float(each * self._touched * (2**power if is_replace(adjacency) else 1))
+        if is_replace(adjacency):
+            each *= 2**power
+        return float(each * self._cells_per_event)
 
     def squared_value_sensitivity(self, adjacency: Adjacency) -> float:
         """v² for one event: one person is elsewhere, under replace two are.
@@ -380,7 +402,8 @@ class Occupancy(UserQuery):
         **Guarantee.** Proof: `occupancy.proof.md`. Test:
         tests/queries/test_every_sensitivity.py::test_claims_by_enumeration.
         """
-        return float(self._touched * (4 if is_replace(adjacency) else 1))
+        people = 2 if is_replace(adjacency) else 1
+        return float(self._cells_per_event * people**2)
 
     def user_sensitivity(
         self,
@@ -398,18 +421,35 @@ class Occupancy(UserQuery):
         history comes on top, which makes three.
         """
         histories = _histories(adjacency, period)
-        found = [math.inf]
+        bound = math.inf
         if values:
-            found.append((1, self._touched, 3 + self._touched)[histories - 1])
-        if self._most is not None and falling:
-            changes = self._changes(self._most)
-            one, two = changes, 4 * changes - 2
-            found.append((one, two, one + two + 2 * math.sqrt(one * two))[histories - 1])
-        elif self._most is not None:
-            half, rest = (self._most + 1) // 2, self._most // 2
-            moves = rest**2 + ((self._most - 1) // 2) ** 2 if self._touched == 2 else 0
-            found.append((half**2 + rest**2 + moves) * histories**2)
-        return float(min(found))
+            bound = self._value_bound(histories)
+        if self._most is None:
+            return bound
+        if falling:
+            return min(bound, self._falling_bound(self._most, histories))
+        return min(bound, self._general_bound(self._most, histories))
+
+    def _value_bound(self, histories: int) -> float:
+        """Bound the squared change of the number inside, whatever the cap is."""
+        a = self._cells_per_event
+        return {1: 1.0, 2: float(a), 3: 3.0 + a}[histories]
+
+    def _falling_bound(self, most: int, histories: int) -> float:
+        """Bound S for `most` events where the Gram matrix falls."""
+        one = float(self._changes(most))
+        two = 4 * one - 2
+        three = one + two + 2 * math.sqrt(one * two)  # (√one + √two)²
+        return {1: one, 2: two, 3: three}[histories]
+
+    def _general_bound(self, most: int, histories: int) -> float:
+        """Bound S for `most` events on every factorization."""
+        entries = (most + 1) // 2
+        exits = most // 2
+        squares = entries**2 + exits**2
+        if self._cells_per_event == 2:
+            squares += exits**2 + ((most - 1) // 2) ** 2
+        return float(squares * histories**2)
 
     def user_l1_sensitivity(self, adjacency: Adjacency, period: bool = False) -> float:
         """Δ₁ for one user with any number of events: the number of changes of one history, times
@@ -421,9 +461,9 @@ class Occupancy(UserQuery):
         return float(self._changes(self._most) * _histories(adjacency, period))
 
     def _changes(self, events: int) -> int:
-        """How many cells so many events of one user change at most, each time by 1: the first event
-        changes one."""
-        return self._touched * events - self._touched + 1
+        """Count the changes by 1 that so many events of one user make at most: the first event
+        changes one cell."""
+        return self._cells_per_event * (events - 1) + 1
 
     def initial_state(self) -> Places:
         return {"inside": {}, "events": {}}
@@ -431,12 +471,13 @@ class Occupancy(UserQuery):
     def encode(self, state: Places, events: Any) -> tuple[IntArray, Places]:
         pairs = self._pairs(events)
         row = np.zeros(self.cells, np.int64)
-        inside, seen = state["inside"], state["events"]
+        inside = state["inside"]
+        event_counts = state["events"]
         for user, where in pairs:
             if self._most is not None:
-                if seen.get(user, 0) >= self._most:
+                if event_counts.get(user, 0) >= self._most:
                     continue
-                seen[user] = seen.get(user, 0) + 1
+                event_counts[user] = event_counts.get(user, 0) + 1
             before = inside.pop(user, None)
             if before is not None:
                 row[self._index[before]] -= 1
@@ -449,4 +490,5 @@ class Occupancy(UserQuery):
         return {"inside": dict(data["inside"]), "events": dict(data["events"])}
 
     def parameters(self) -> dict[str, Any]:
-        return {"keys": None if self._keys is None else list(self._keys), "max_events": self._most}
+        keys = None if self._keys is None else list(self._keys)
+        return {"keys": keys, "max_events": self._most}

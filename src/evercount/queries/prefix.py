@@ -65,14 +65,14 @@ def register_encoder(name: str) -> Callable[[Registered], Registered]:
     def register(function: Registered) -> Registered:
         if not callable(function):
             raise ParameterError(f"an encoder is a function, got {function!r:.80}")
-        known = _ENCODERS.get(name)
+        present = _ENCODERS.get(name)
         if (
-            known is not None
-            and known is not function
-            and (_path(known) != _path(function) or "<" in _path(function))
+            present is not None
+            and present is not function
+            and (_path(present) != _path(function) or "<" in _path(function))
         ):
             raise ParameterError(
-                f"the name {name!r:.80} is taken by the encoder {_path(known)!r:.120}; choose "
+                f"the name {name!r:.80} is taken by the encoder {_path(present)!r:.120}; choose "
                 f"another name for {_path(function)!r:.120}."
             )
         _ENCODERS[name] = function
@@ -138,7 +138,10 @@ class PrefixQuery(Query):
                 "program must call register_encoder(name)(function) before it declares or restores "
                 "a stream with it. Nothing is imported or looked up for you."
             )
-        self._function = _ENCODERS[encode] if isinstance(encode, str) else encode
+        if isinstance(encode, str):
+            self._function = _ENCODERS[encode]
+        else:
+            self._function = encode
         if not callable(self._function):
             raise ParameterError(
                 f"encode must be a function or the name of a registered one, got {encode!r:.80}"
@@ -162,15 +165,16 @@ class PrefixQuery(Query):
             raise ParameterError(f"state must be a JSON value: {error}.") from error
         if labels is not None and (isinstance(labels, str) or len(labels) != self.cells):
             raise ParameterError(f"labels must be a list of {self.cells} strings, one per cell.")
-        self._labels = (
-            None
-            if labels is None
-            else tuple(check_public_text("the label", label) for label in labels)
-        )
+        if labels is None:
+            self._labels = None
+        else:
+            self._labels = tuple(check_public_text("the label", label) for label in labels)
 
     @property
     def labels(self) -> Sequence[str]:
-        return super().labels if self._labels is None else self._labels
+        if self._labels is None:
+            return super().labels
+        return self._labels
 
     def squared_sensitivity(self, adjacency: Adjacency) -> float:
         check_name("adjacency", adjacency, ADJACENCIES)
@@ -202,16 +206,16 @@ class PrefixQuery(Query):
         if not isinstance(result, tuple) or len(result) != 2:
             raise InputError("an encoder with state must return (vector, next state)")
         try:
-            kept = json.loads(json.dumps(result[1]))
+            stored_state = json.loads(json.dumps(result[1]))
             # a snapshot would bring back another state: 1 as "1", a tuple as a list
-            if kept != result[1]:
+            if stored_state != result[1]:
                 raise ValueError
         except (TypeError, ValueError):
             wrong = (
                 "the encoder's next state must be a JSON value: text keys, lists, no tuples or NaN"
             )
             raise InputError(wrong) from None
-        return self._checked(result[0]), kept
+        return self._checked(result[0]), stored_state
 
     def _checked(self, vector: Any) -> IntArray:
         if np.shape(vector) != (self.cells,):
@@ -224,8 +228,9 @@ class PrefixQuery(Query):
     def identity(self) -> list[Any]:
         """As for every query; with a digest of a function that is not registered, whose path
         another may share."""
-        code = [] if self._function in _ENCODERS.values() else [digest_of_function(self._function)]
-        return [*super().identity(), *code]
+        if self._function in _ENCODERS.values():
+            return super().identity()
+        return [*super().identity(), digest_of_function(self._function)]
 
     def parameters(self) -> dict[str, Any]:
         return {
@@ -253,5 +258,7 @@ def _path(function: Encoder) -> str:
 
 
 def _name_of(function: Encoder) -> str:
-    """The first name under which a function is registered, else its path."""
-    return next((name for name, known in _ENCODERS.items() if known == function), _path(function))
+    """Find the first name under which a function is registered, else its path."""
+    return next(
+        (name for name, present in _ENCODERS.items() if present == function), _path(function)
+    )

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from evercount._validate import FloatArray, IntArray, check_count, check_probability
+from evercount._validate import BoolArray, FloatArray, IntArray, check_count, check_probability
 from evercount.bounds import simultaneous_quantile
 from evercount.bounds.tails import laplace_factor
 from evercount.errors import ParameterError
@@ -37,7 +37,7 @@ Change = tuple[FloatArray, FloatArray]
 
 
 @dataclass(frozen=True, eq=False)
-class KeptSums:
+class ErrorsFromSums:
     """Errors that follow from the noisy sums of a release, which it keeps; they are published and
     not private."""
 
@@ -70,7 +70,7 @@ class Publishing:
     why_no_views: str | None = None
     # (change, weight) as `between`, where it is not a difference of published numbers
     change: Callable[[int, int, FloatArray, FloatArray], Change] | None = None
-    kept: KeptSums | None = None  # where errors follow from the sums of a release
+    kept: ErrorsFromSums | None = None  # where errors follow from the sums of a release
     # whether a release has the numbers of its own tick instead of running sums. Then there are
     # views of single ticks only
     own_ticks: bool = False
@@ -94,7 +94,9 @@ class Publishing:
 
     def roundings(self) -> FloatArray | float:
         """What a change of 1 in every cell can do to each output."""
-        return self.norms() if self.rounding is None else self.rounding()
+        if self.rounding is None:
+            return self.norms()
+        return self.rounding()
 
     def of_cells(self, cells: range, outputs: int) -> tuple[FloatArray, FloatArray]:
         """(norms, roundings) of the published numbers from cells that joined together, as if the
@@ -106,7 +108,9 @@ class Publishing:
 
     def sum_weights(self, ticks: IntArray) -> FloatArray:
         """What the running sums of each tick are multiplied with before they are published."""
-        return np.ones(len(ticks)) if self.weights is None else self.weights(ticks)
+        if self.weights is None:
+            return np.ones(len(ticks))
+        return self.weights(ticks)
 
     def between(self, earlier: int, later: int, low: FloatArray, high: FloatArray) -> Change:
         """(change, weight): what is published for ticks earlier+1 … later, given the published
@@ -125,15 +129,15 @@ class Publishing:
             raise ParameterError(
                 "these outputs cannot be compared: their covariance is not declared"
             )
-        chosen = np.asarray(outputs)
-        return np.asarray(chosen[:, np.newaxis] == chosen, dtype=np.float64)
+        places = np.asarray(outputs)
+        return np.asarray(places[:, np.newaxis] == places, dtype=np.float64)
 
 
 SUMS = Publishing()  # each noisy running sum as it is
 
 
 def divided(scale: IntArray) -> Publishing:
-    """Each noisy running sum over its entry of `scale`."""
+    """Publish each noisy running sum divided by its entry of `scale`."""
 
     def covariance(outputs: Sequence[int]) -> FloatArray:
         return np.asarray(SUMS.joint(outputs) / scale[np.asarray(outputs)] ** 2)
@@ -164,10 +168,11 @@ class CellErrors:
     def factor(self, level: float, cells: int = 1) -> float:
         """How many spreads hold the noise of this number of cells at once, with probability at
         least `level`."""
-        beta, count = 1 - check_probability("level", level), check_count("cells", cells)
-        return (
-            laplace_factor(beta / count) if self.pure else float(simultaneous_quantile(count, beta))
-        )
+        beta = 1 - check_probability("level", level)
+        count = check_count("cells", cells)
+        if self.pure:
+            return laplace_factor(beta / count)
+        return float(simultaneous_quantile(count, beta))
 
     def half(self, level: float, cells: int = 1) -> FloatArray:
         """Half-width, shape (ticks, 1), that holds for so many cells at once with probability at
@@ -212,7 +217,7 @@ def fieller_interval(
     low: float,
     high: float,
 ) -> Limits:
-    """The hull of all ratios r in [low, high] with |above − r·below| ≤ normal·√(1 + r²) +
+    """Compute the hull of all ratios r in [low, high] with |above − r·below| ≤ normal·√(1 + r²) +
     linear·(1 + |r|).
 
     **Guarantee.** If the noise of `above` and `below` is Z₀ and Z₁, and for the true ratio r the
@@ -222,33 +227,36 @@ def fieller_interval(
     tests/queries/test_queries_averages.py::test_intervals_of_averages_per_event_hold.
     """
 
-    def fits(ratio: FloatArray) -> FloatArray:
-        return np.asarray(
-            normal * np.sqrt(1 + ratio**2)
-            + linear * (1 + np.abs(ratio))
-            - np.abs(above - ratio * below)
-        )
+    def fits(ratio: FloatArray) -> BoolArray:
+        """Tell which ratios the noise can explain."""
+        bound = normal * np.sqrt(1 + ratio**2) + linear * (1 + np.abs(ratio))
+        return np.asarray(bound - np.abs(above - ratio * below) >= 0)
 
     with np.errstate(divide="ignore", invalid="ignore"):
         centre = np.clip(np.where(below == 0, low, above / below), low, high)
-    bottom, top = np.full_like(centre, low), np.full_like(centre, high)
-    inside_bottom, inside_top = fits(bottom) >= 0, fits(top) >= 0
-    # on either side of the noisy ratio `fits` is convex and starts above 0: one change of sign at
-    # most
-    start = np.where(
-        fits(centre) >= 0,
-        centre,
-        np.where(inside_bottom, bottom, np.where(inside_top, top, centre)),
-    )
-    ends = []
-    for limit, limit_fits in ((bottom, inside_bottom), (top, inside_top)):
-        good, bad = start, limit
-        for _ in range(BISECTIONS):
-            middle = (good + bad) / 2
-            fit = fits(middle) >= 0
-            good, bad = np.where(fit, middle, good), np.where(fit, bad, middle)
-        ends.append(np.where(limit_fits, limit, bad))
-    return ends[0], ends[1]
+    bottom = np.full_like(centre, low)
+    top = np.full_like(centre, high)
+    # on either side of the noisy ratio the bound less |above − r·below| is convex and starts above
+    # 0: one change of sign at most
+    centre_fits = fits(centre)
+    start = np.where(~centre_fits & fits(top), top, centre)
+    start = np.where(~centre_fits & fits(bottom), bottom, start)
+    return _bisect(fits, start, bottom), _bisect(fits, start, top)
+
+
+def _bisect(
+    fits: Callable[[FloatArray], BoolArray], start: FloatArray, limit: FloatArray
+) -> FloatArray:
+    """Find the last ratio that fits on the way from `start`, which fits, to `limit`; step to the
+    wide side."""
+    good = start
+    bad = limit
+    for _ in range(BISECTIONS):
+        middle = (good + bad) / 2
+        fit = fits(middle)
+        good = np.where(fit, middle, good)
+        bad = np.where(fit, bad, middle)
+    return np.where(fits(limit), limit, bad)
 
 
 LARGEST_WEIGHT = 1000
@@ -257,20 +265,21 @@ LARGEST_WEIGHT = 1000
 def check_weights(
     weights: Any, number: int, what: str, least: int = 1, largest: int = LARGEST_WEIGHT
 ) -> tuple[int, ...]:
-    """One whole number for each of `number` levels, tables or lengths, or ParameterError; by
+    """Check that there is one whole number for each of `number` levels, tables or lengths; by
     default 1 each."""
     if weights is None:
         return (1,) * number
-    given = (
-        weights
-        if isinstance(weights, Sequence | np.ndarray) and not isinstance(weights, str | bytes)
-        else ()
-    )
-    whole = all(isinstance(weight, Integral) and not isinstance(weight, bool) for weight in given)
-    if len(given) != number or not whole or not all(least <= weight <= largest for weight in given):
-        allowed = f"{number} whole numbers from {least} to {largest}, one for each {what}"
-        raise ParameterError(f"weights must be {allowed}, got {weights!r:.80}")
-    return tuple(map(int, given))
+    entries: Sequence[Any] | FloatArray = ()
+    if isinstance(weights, Sequence | np.ndarray) and not isinstance(weights, str | bytes):
+        entries = weights
+    legal = all(isinstance(weight, Integral) and not isinstance(weight, bool) for weight in entries)
+    legal = legal and all(least <= weight <= largest for weight in entries)
+    if len(entries) != number or not legal:
+        raise ParameterError(
+            f"weights must be {number} whole numbers from {least} to {largest}, one for each "
+            f"{what}, got {weights!r:.80}"
+        )
+    return tuple(map(int, entries))
 
 
 class TopKey(NamedTuple):
@@ -310,68 +319,76 @@ class RankErrors:
 def top_keys(
     labels: list[str], values: FloatArray, errors: RankErrors, k: int, level: float
 ) -> list[TopKey]:
-    """The k largest values, largest first; ties go to the earlier label.
+    """Select the k largest values, largest first; ties go to the earlier label.
 
     **Guarantee.** See `TopKey`. Proof: `histogram.proof.md`, "Selected keys". Tests:
     tests/queries/test_queries_top.py::test_selected_intervals_hold_at_once and
     tests/queries/test_queries_top.py::test_confident_keys_belong_to_the_top.
     """
     order = np.argsort(-values, kind="stable")
-    return _describe(labels, values, errors, order[:k], order[k:], level)
+    return _with_intervals(labels, values, errors, order[:k], order[k:], level)
 
 
-def _describe(
+def _with_intervals(
     labels: list[str],
     values: FloatArray,
     errors: RankErrors,
-    chosen: IntArray,
+    selection: IntArray,
     rest: IntArray,
     level: float,
 ) -> list[TopKey]:
-    """The chosen cells with their intervals, and the confidence that each is larger than the
+    """Give the selected cells their intervals, and the confidence that each is larger than the
     rest."""
-    half = errors.cells.half(level, errors.count)[0]
-    spread, slack = errors.cells.spread[0], errors.cells.slack[0]
+    halves = errors.cells.half(level, errors.count)[0]
     keys = []
-    for cell in chosen.tolist():
-        confidence = 1.0
-        if len(rest):
-            if errors.independent:
-                apart = float(values[cell] - values[rest].max()) - 2 * float(slack[cell])
-                confidence = 1 - range_tail(len(values), apart / float(spread[cell]))
-            else:
-                gaps = (values[cell] - values[rest] - slack[cell] - slack[rest]) / (
-                    spread[cell] + spread[rest]
-                )
-                confidence = 1 - min(
-                    1.0, errors.count * _one_tail(float(gaps.min()), errors.cells.pure)
-                )
-        value, reach = float(values[cell]), float(half[cell])
-        keys.append(TopKey(labels[cell], value, value - reach, value + reach, confidence))
+    for cell in selection.tolist():
+        value = float(values[cell])
+        half = float(halves[cell])
+        confidence = _confidence(values, errors, cell, rest)
+        keys.append(TopKey(labels[cell], value, value - half, value + half, confidence))
     return keys
+
+
+def _confidence(values: FloatArray, errors: RankErrors, cell: int, rest: IntArray) -> float:
+    """Bound the probability that a cell is truly larger than all the rest."""
+    if not len(rest):
+        return 1.0
+    spread = errors.cells.spread[0]
+    slack = errors.cells.slack[0]
+    if errors.independent:
+        apart = float(values[cell] - values[rest].max()) - 2 * float(slack[cell])
+        return 1 - range_tail(len(values), apart / float(spread[cell]))
+    apart_by_rest = values[cell] - values[rest] - slack[cell] - slack[rest]
+    gap = float((apart_by_rest / (spread[cell] + spread[rest])).min())
+    return 1 - min(1.0, errors.count * _one_tail(gap, errors.cells.pure))
 
 
 def supported_keys(
     labels: list[str], values: FloatArray, errors: RankErrors, threshold: float | None, level: float
 ) -> list[TopKey]:
-    """All keys whose value passes the threshold, largest first; by default half the width of each
-    key's own interval.
+    """Select all keys whose value passes the threshold, largest first; by default half the width of
+    each key's own interval.
 
     **Guarantee.** With probability ≥ level every listed key has a true number above threshold −
     half, half being half the width of its interval; by default above 0, so it has truly occurred.
     Keys that are not listed count as 0. Proof: `histogram.proof.md`, "Selected keys": the intervals
     hold at once. Test: tests/queries/test_queries_top.py::test_supported_keys_have_occurred.
     """
-    least = errors.cells.half(level, errors.count)[0] if threshold is None else threshold
+    if threshold is None:
+        least = errors.cells.half(level, errors.count)[0]
+    else:
+        least = threshold
     order = np.argsort(-values, kind="stable")
-    passed = (values > least)[order]
-    return _describe(labels, values, errors, order[passed], order[~passed], level)
+    supported = (values > least)[order]
+    return _with_intervals(labels, values, errors, order[supported], order[~supported], level)
 
 
 def range_tail(numbers: int, apart: float) -> float:
-    """P(largest − smallest > apart) for this number of independent standard normals. The integral
-    n·∫φ(z)·(Φ(z) − Φ(z − apart))^(n−1) dz by the trapezoid rule, which is exact to about 1e-13
-    here; never less than 1e-12, and never more than the union bound over all pairs."""
+    """Compute P(largest − smallest > apart) for this number of independent standard normals.
+
+    The integral n·∫φ(z)·(Φ(z) − Φ(z − apart))^(n−1) dz by the trapezoid rule, which is exact to
+    about 1e-13 here; never less than 1e-12, and never more than the union bound over all pairs.
+    """
     from scipy.special import ndtr
 
     if apart <= 0 or numbers < 2:
@@ -386,8 +403,8 @@ def range_tail(numbers: int, apart: float) -> float:
 
 
 def _one_tail(spreads: float, pure: bool) -> float:
-    """P(|noise| > spreads) for one number, an upper bound for sums of Laplace numbers where it is
-    at most 0.2."""
+    """Bound P(|noise| > spreads) for one number: exact for normal noise; for sums of Laplace
+    numbers the bound holds up to 0.2, and is 1 beyond."""
     from scipy.special import ndtr
 
     if spreads <= 0:
@@ -396,4 +413,6 @@ def _one_tail(spreads: float, pure: bool) -> float:
     if not pure:
         return tail
     tail = max(tail, math.exp(-math.sqrt(2) * spreads))
-    return tail if tail <= 0.2 else 1.0
+    if tail > 0.2:
+        return 1.0
+    return tail

@@ -16,7 +16,7 @@ from evercount.queries.consistent_tree import ConsistentTree
 from evercount.queries.counts import check_range, values_inside
 from evercount.queries.publishing import Publishing, check_weights
 from evercount.queries.rollup import TreeQuery
-from evercount.queries.sensitivities import Rows
+from evercount.queries.sensitivities import RowFormat
 
 MOST_BINS = 2**16
 
@@ -62,7 +62,8 @@ class Quantiles(TreeQuery):
     def __init__(
         self, low: float, high: float, bins: int = 64, weights: Sequence[int] | None = None
     ) -> None:
-        self.low, self.high = check_number("low", low), check_number("high", high)
+        self.low = check_number("low", low)
+        self.high = check_number("high", high)
         check_range(low, high)
         self.bins = check_count("bins", bins, least=2)
         if self.bins & (self.bins - 1) or self.bins > MOST_BINS:
@@ -103,9 +104,9 @@ class Quantiles(TreeQuery):
         return np.minimum(np.floor((values - self.low) / self.width), self.bins - 1).astype(np.intp)
 
     @property
-    def rows(self) -> Rows:
+    def rows(self) -> RowFormat:
         bins = (self.low, self.width, self.bins)
-        return Rows(
+        return RowFormat(
             ("value",),
             range=(self.low, self.high, self.width),
             bins=bins,
@@ -178,21 +179,24 @@ class Quantiles(TreeQuery):
         few = np.concatenate([np.ones((len(below), 1), bool), apart - inner < 0], axis=1)
         last = self.bins - 1 - np.argmax(few[:, ::-1], axis=1)
         edges = self.edges
-        low, high = edges[np.minimum(first, last)], edges[np.maximum(first, last) + 1]
+        low = edges[np.minimum(first, last)]
+        high = edges[np.maximum(first, last) + 1]
         return np.clip(self._inverse(below, q), low, high), low, high
 
     def _inverse(self, below: FloatArray, q: float) -> FloatArray:
-        """Where the monotone distribution, straight inside each bin, reaches q; the middle of the
-        range without one."""
+        """Find where the monotone distribution, straight inside each bin, reaches q; the middle of
+        the range without one."""
         from scipy.optimize import isotonic_regression
 
         out = np.full(len(below), (self.low + self.high) / 2)
         for tick, row in enumerate(below):
             rising = np.clip(np.concatenate([[0.0], isotonic_regression(row).x]), 0.0, None)
             if rising[-1] > 0:
-                wanted = q * rising[-1]
-                j = min(int(np.searchsorted(rising, wanted, side="left")), self.bins)
+                rank = q * rising[-1]
+                j = min(int(np.searchsorted(rising, rank, side="left")), self.bins)
                 step = rising[j] - rising[j - 1] if j else 0.0
-                inside = (wanted - rising[j - 1]) / step if step > 0 else 0.0
+                inside = 0.0
+                if step > 0:
+                    inside = (rank - rising[j - 1]) / step
                 out[tick] = self.low + self.width * (max(j - 1, 0) + inside)
         return out

@@ -30,7 +30,7 @@ from evercount.queries.base import (
 )
 from evercount.queries.consistent_tree import ConsistentTree, Forest
 from evercount.queries.publishing import Publishing, check_weights
-from evercount.queries.sensitivities import Groups, Rows, other_last
+from evercount.queries.sensitivities import Groups, RowFormat, other_last
 
 SEPARATOR = " / "
 
@@ -64,12 +64,12 @@ class TableQuery(PowerQuery):
 
     @abstractmethod
     def _cells_of(self, leaves: IntArray) -> tuple[IntArray, IntArray]:
-        """(cells, weights) that an event of each kind changes, shape (kinds, tables)."""
+        """Give (cells, weights) that an event of each kind changes, shape (kinds, tables)."""
 
     @abstractmethod
     def _leaves_in(self, output: int) -> tuple[IntArray, int]:
-        """The kinds of events that a published number counts, and a table whose cells tell them
-        from all others."""
+        """List the kinds of events that a published number counts, and a table whose cells tell
+        them from all others."""
 
     def _covariance(self, outputs: Sequence[int]) -> FloatArray:
         """Of some published numbers, which are least-squares estimates, in units of a cell's
@@ -185,13 +185,13 @@ class Rollup(TreeQuery):
         self._unknown = unknown
         self._paths = _checked_paths(paths)
         self.depth = len(self._paths[0])
-        everything = (
-            [*self._paths, (OTHER,) * self.depth] if unknown == OTHER else list(self._paths)
-        )
+        everything = list(self._paths)
+        if unknown == OTHER:
+            everything.append((OTHER,) * self.depth)
         require_fits(
             len(everything) * (self.depth + 1), "this rollup", "Use fewer leaves, or fewer levels."
         )
-        chosen = check_weights(weights, self.depth + 1, "level, the total included", least=0)
+        level_weights = check_weights(weights, self.depth + 1, "level, the total included", least=0)
         self._added = tuple(
             _checked_paths([*self._paths, *paths])[len(self._paths) :] for paths in added
         )
@@ -201,7 +201,9 @@ class Rollup(TreeQuery):
             raise ParameterError(
                 f"the name {OTHER!r} of the first level is taken by unknown paths; rename it"
             )
-        trees, places, nodes_by_label = [], [], dict[str, tuple[str, ...]]()
+        trees = []
+        places = []
+        nodes_by_label = dict[str, tuple[str, ...]]()
         self._leaf: dict[tuple[str, ...], int] = {}
         for number, paths_of_tree in enumerate([everything, *self._added]):
             nodes = _nodes(paths_of_tree)
@@ -217,33 +219,43 @@ class Rollup(TreeQuery):
             if number and not set(nodes[-1]).isdisjoint(self._leaf):
                 raise ParameterError("a path that joins already exists; name new paths only")
             self._leaf |= {path: len(self._leaf) + leaf for leaf, path in enumerate(nodes[-1])}
-            trees.append(ConsistentTree(_children(nodes), chosen))
+            trees.append(ConsistentTree(_children(nodes), level_weights))
             place = {label: output for output, label in enumerate(nodes_by_label)}
             places.append(np.asarray([place[label] for label in labels]))
-        self.labels, self._outputs = tuple(nodes_by_label), list(nodes_by_label.values())
-        self.tree = trees[0] if len(trees) == 1 else Forest(tuple(trees), tuple(places))
+        self.labels = tuple(nodes_by_label)
+        self._outputs = list(nodes_by_label.values())
+        if len(trees) == 1:
+            self.tree = trees[0]
+        else:
+            self.tree = Forest(tuple(trees), tuple(places))
         if trees[0].leaves < 2:
             raise ParameterError("a rollup needs at least two leaves; for one number use Count")
 
     @cached_property
     def publishing(self) -> Publishing:
         part = self.tree.part if isinstance(self.tree, Forest) else None
-        decode, norms = (
-            (lambda first_tick, noisy: self.tree.estimate(noisy)),
-            lambda: np.sqrt(self.tree.variances),
+        return Publishing(
+            decode=lambda first_tick, noisy: self.tree.estimate(noisy),
+            norms=lambda: np.sqrt(self.tree.variances),
+            rounding=lambda: self.tree.rounding,
+            covariance=self._covariance,
+            part=part,
         )
-        return Publishing(decode, norms, lambda: self.tree.rounding, self._covariance, part=part)
 
     def _leaves_in(self, output: int) -> tuple[IntArray, int]:
         node = self._outputs[output]
         return np.flatnonzero([path[: len(node)] == node for path in self._leaf]), -1
 
     def leaves_of(self, events: list[Any]) -> npt.NDArray[np.intp]:
-        other = None if self._other is None else self._leaf[self._other]
+        other = None
+        if self._other is not None:
+            other = self._leaf[self._other]
         leaves = []
         for number, event in enumerate(events):
-            named = isinstance(event, list | tuple) and all(isinstance(name, str) for name in event)
-            if not named or len(event) != self.depth:
+            is_path = isinstance(event, list | tuple) and all(
+                isinstance(name, str) for name in event
+            )
+            if not is_path or len(event) != self.depth:
                 raise EventRefused(
                     number, f"must be a path of {self.depth} names, one for each level"
                 )
@@ -257,18 +269,20 @@ class Rollup(TreeQuery):
         return np.asarray(leaves, dtype=np.intp)
 
     @property
-    def rows(self) -> Rows:
-        return Rows(("levels",), self.depth, self._row_keys, totals=self._totals_of_rows)
+    def rows(self) -> RowFormat:
+        return RowFormat(("levels",), self.depth, self._row_keys, totals=self._totals_of_rows)
 
     def _row_keys(self) -> tuple[Sequence[str], bool]:
-        """The paths as texts of `path_key`, in the order of the leaves."""
+        """List the paths as texts of `path_key`, in the order of the leaves."""
         return [
             path_key(path) for path in self._leaf if path != self._other
         ], self._unknown == OTHER
 
     @property
     def _other(self) -> tuple[str, ...] | None:
-        return (OTHER,) * self.depth if self._unknown == OTHER else None
+        if self._unknown == OTHER:
+            return (OTHER,) * self.depth
+        return None
 
     def _totals_of_rows(
         self, tick: IntArray, cell: IntArray, events: IntArray, units: IntArray
@@ -305,23 +319,23 @@ def _checked_paths(paths: Any) -> tuple[tuple[str, ...], ...]:
         raise ParameterError(
             'paths must be a list of paths such as [["Tyrol", "Innsbruck"], ["Tyrol", "Kufstein"]]'
         )
-    checked = []
+    checked_paths = []
     for path in paths:
         if not isinstance(path, list | tuple) or not path:
             raise ParameterError(f"a path is a list of names, one for each level, got {path!r:.80}")
-        checked.append(tuple(check_public_text("the name", name) for name in path))
-    lengths = sorted(set(map(len, checked)))
+        checked_paths.append(tuple(check_public_text("the name", name) for name in path))
+    lengths = sorted(set(map(len, checked_paths)))
     if len(lengths) != 1:
         raise ParameterError(
             f"paths must be at least one, and all of one length; their lengths are {lengths}"
         )
-    check_distinct("paths", checked)
-    return tuple(checked)
+    check_distinct("paths", checked_paths)
+    return tuple(checked_paths)
 
 
 def _nodes(paths: Sequence[tuple[str, ...]]) -> list[list[tuple[str, ...]]]:
-    """The nodes of each level as paths: those with one parent side by side, all in the order of
-    first appearance."""
+    """List the nodes of each level as paths: those with one parent side by side, all in the order
+    of first appearance."""
     lengths = range(len(paths[0]) + 1)
     prefixes = dict.fromkeys(path[:length] for path in paths for length in lengths)
     place = {prefix: number for number, prefix in enumerate(prefixes)}
@@ -330,6 +344,6 @@ def _nodes(paths: Sequence[tuple[str, ...]]) -> list[list[tuple[str, ...]]]:
 
 
 def _children(nodes: Sequence[Sequence[tuple[str, ...]]]) -> tuple[tuple[int, ...], ...]:
-    """The number of children of each node, level by level."""
+    """Count the children of each node, level by level."""
     numbers = Counter(node[:-1] for node in chain.from_iterable(nodes[1:]))
     return tuple(tuple(numbers[node] for node in level) for level in nodes[:-1])

@@ -9,7 +9,7 @@ column norm c this implies ‖R(X−X′)‖_F ≤ c·√S: see `factorizations/
 subclass proves its S next to its code; `evercount audit sensitivity` attacks the claim by
 enumeration or random search.
 
-`Rows` says how rows of a table become the events that the claims are about.
+`RowFormat` says how rows of a table become the events that the claims are about.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _events(tick: IntArray, cell: IntArray, events: IntArray, units: IntArray) -
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class RowFormat:
     """How rows of a table become events. Every interface that reads rows asks for this."""
 
     columns: tuple[str, ...] = ()
@@ -89,7 +89,7 @@ class Rows:
         return self.range
 
 
-def rows_of(query: Query) -> Rows:
+def rows_of(query: Query) -> RowFormat:
     """How rows become events of this query; ParameterError where its events are no rows."""
     if query.rows is None:
         raise ParameterError(f"the events of {query.name!r} are not rows of a table")
@@ -181,13 +181,13 @@ def bounded(what: Literal["ticks", "events"], budget: Budget, horizon: int | Non
     """How many ticks or events one protected unit touches at most; refused where nothing bounds
     that."""
     touched = budget.touched(horizon)
-    most = touched.ticks if what == "ticks" else touched.events
+    if what == "ticks":
+        most = touched.ticks
+        remedy = "max_ticks=... or a period"
+    else:
+        most = touched.events
+        remedy = "max_events=..., or max_per_tick=... and max_ticks"
     if most is None:
-        remedy = (
-            "max_ticks=... or a period"
-            if what == "ticks"
-            else "max_events=..., or max_per_tick=... and max_ticks"
-        )
         raise ParameterError(
             f"nothing bounds how many {what} of one user are counted: give the budget {remedy}"
         )

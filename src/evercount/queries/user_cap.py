@@ -29,7 +29,7 @@ class Used(NamedTuple):
     here: int = 0  # events that were counted in it
 
 
-NOTHING = Used()
+NO_USE = Used()
 # what each user has used in the period of the last tick; JSON-serialisable
 UserState = dict[str, Used]
 
@@ -54,26 +54,33 @@ class Caps:
 
     def room(self, used: Used, tick: int) -> int | None:
         """How many more events count in `tick`; None for any number."""
-        here, ticks = (used.here, used.ticks) if used.tick == tick else (0, used.ticks + 1)
+        here = used.here
+        ticks = used.ticks
+        if used.tick != tick:
+            here = 0
+            ticks += 1
         if self.ticks is not None and ticks > self.ticks:
             return 0
-        left = [
-            most - had
-            for most, had in ((self.events, used.events), (self.per_tick, here))
-            if most is not None
-        ]
-        return min(left, default=None)
+        rooms = []
+        if self.events is not None:
+            rooms.append(self.events - used.events)
+        if self.per_tick is not None:
+            rooms.append(self.per_tick - here)
+        return min(rooms, default=None)
 
     def after(self, used: Used, tick: int, counted: Any) -> Used:
         """The user after events came in `tick`, `counted` of them counted. What no cap looks at
         stays 0."""
-        by_tick = self.per_tick is not None or self.ticks is not None
-        return Used(
-            used.events + counted if self.events is not None else 0,
-            used.ticks + (used.tick != tick) if self.ticks is not None else 0,
-            tick if by_tick else 0,
-            used.here * (used.tick == tick) + counted if self.per_tick is not None else 0,
-        )
+        events = ticks = last_tick = here = 0
+        if self.events is not None:
+            events = used.events + counted
+        if self.ticks is not None:
+            ticks = used.ticks + (used.tick != tick)
+            last_tick = tick
+        if self.per_tick is not None:
+            here = used.here * (used.tick == tick) + counted
+            last_tick = tick
+        return Used(events, ticks, last_tick, here)
 
     def rooms(self, events: IntArray, ticks: IntArray) -> IntArray:
         """As `room`, for many users in a tick that has just begun: their counted events and their
@@ -83,12 +90,16 @@ class Caps:
             room = np.minimum(room, self.per_tick)
         if self.events is not None:
             room = np.minimum(room, self.events - events)
-        return room if self.ticks is None else np.where(ticks < self.ticks, room, 0)
+        if self.ticks is None:
+            return room
+        return np.where(ticks < self.ticks, room, 0)
 
     def afters(self, used: IntArray, tick: int, counted: IntArray) -> IntArray:
         """As `after`, for many users: one row of `Used` for each."""
+        events, ticks, last_tick, here = used.T
+        before = Used(events=events, ticks=ticks, tick=last_tick, here=here)
         after = np.zeros_like(used)
-        for column, values in enumerate(self.after(Used(*used.T), tick, counted)):
+        for column, values in enumerate(self.after(before, tick, counted)):
             after[:, column] = values
         return after
 
@@ -98,9 +109,9 @@ def cap_per_user(
 ) -> tuple[list[Any], UserState]:
     """The events of one tick, or of a part of one, without those beyond their user's caps.
 
-    `events` are pairs (user, event), the user a string that is not empty. Kept events come back in
-    their order, without the user. The excess is dropped whatever it contains: the rule looks at one
-    user's own order only, never at other users or at what an event says.
+    `events` are pairs (user, event), the user a string that is not empty. The events that count
+    come back in their order, without the user. The excess is dropped whatever it contains: the rule
+    looks at one user's own order only, never at other users or at what an event says.
 
     `state` is read, not changed; it is that of the tick's period, so empty where a period begins.
     The second result holds the users whose entry changes: commit the tick with
@@ -111,7 +122,7 @@ def cap_per_user(
     each person has one. Test:
     tests/queries/test_user_cap.py::test_neighbours_differ_by_what_is_touched.
     """
-    kept = []
+    counted = []
     changes: UserState = {}
     for number, (user, event) in enumerate(events):
         # 7 and "7" would be one user before a snapshot and two after it
@@ -121,15 +132,15 @@ def cap_per_user(
             )
         if not user:
             raise EventRefused(number, "has an empty user, which names nobody: omit it")
-        used = changes.get(user) or state.get(user, NOTHING)
+        used = changes.get(user) or state.get(user, NO_USE)
         room = caps.room(used, tick)
         counts = room is None or room > 0
         after = caps.after(used, tick, int(counts))
         if after != used:
             changes[user] = after
         if counts:
-            kept.append(event)
-    return kept, changes
+            counted.append(event)
+    return counted, changes
 
 
 def last_turns(user: IntArray, time: IntArray, order: IntArray) -> IntArray:
@@ -143,7 +154,9 @@ def last_turns(user: IntArray, time: IntArray, order: IntArray) -> IntArray:
     if not len(user):
         return np.empty(0, np.int64)
     sorting = np.lexsort((order, time, user))
-    who, when, nth = user[sorting], time[sorting], order[sorting]
+    who = user[sorting]
+    when = time[sorting]
+    nth = order[sorting]
     number = np.arange(len(sorting))
     same_user = np.r_[False, who[1:] == who[:-1]]
     same_place = np.r_[same_user[1:] & (when[1:] == when[:-1]) & (nth[1:] == nth[:-1]), False]

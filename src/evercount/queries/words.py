@@ -54,11 +54,12 @@ class WordQuery(PowerQuery[FloatArray]):
         self._longest = check_count("max_length", max_length)
         self._letters: tuple[str, ...] | None
         if isinstance(alphabet, Integral):
-            self._letters, self._size = None, check_count("the number of letters", alphabet)
+            self._letters = None
+            self._size = check_count("the number of letters", alphabet)
         else:
-            self._letters = public_names(
-                "letter", list(alphabet) if isinstance(alphabet, str) else alphabet, (" ",)
-            )
+            if isinstance(alphabet, str):
+                alphabet = list(alphabet)
+            self._letters = public_names("letter", alphabet, (" ",))
             self._size = len(self._letters)
         self._offsets = [0]
         for length in range(1, self._longest + 1):
@@ -70,45 +71,52 @@ class WordQuery(PowerQuery[FloatArray]):
                 f"{self._size} letters",
                 "Use a smaller alphabet or shorter words.",
             )
-        self.cells, most = self._offsets[-1], LARGEST_WEIGHT
-        self.weights = (
-            None
-            if weights is None
-            else check_weights(weights, self._longest, "length", largest=most)
-        )
+        self.cells = self._offsets[-1]
+        self.weights = None
+        if weights is not None:
+            self.weights = check_weights(weights, self._longest, "length", largest=LARGEST_WEIGHT)
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
         """All words in the order of their cells; letters of several characters are joined by a
         blank."""
-        names = tuple(map(str, range(self._size))) if self._letters is None else self._letters
-        join = ("" if all(len(name) == 1 for name in names) else " ").join
+        names = self._letters
+        if names is None:
+            names = tuple(map(str, range(self._size)))
+        separator = ""
+        if not all(len(name) == 1 for name in names):
+            separator = " "
         words = tuple(
-            join(word) for k in range(1, self._longest + 1) for word in product(names, repeat=k)
+            separator.join(word)
+            for length in range(1, self._longest + 1)
+            for word in product(names, repeat=length)
         )
-        return words if all(map(str.isascii, names)) else tuple(map(displayable, words))
+        if all(map(str.isascii, names)):
+            return words
+        return tuple(map(displayable, words))
 
     @cached_property
     def _index(self) -> dict[Any, int]:
-        names: Iterable[Any] = range(self._size) if self._letters is None else self._letters
+        names: Iterable[Any] = range(self._size)
+        if self._letters is not None:
+            names = self._letters
         return {**{letter: code for code, letter in enumerate(names)}, None: HOLE}
 
     def _read(self, events: Any) -> list[int]:
-        """The letters of a tick as codes, None as HOLE; an InputError names the first event that is
-        not a letter."""
-        legal = (str if self._letters is not None else Integral, type(None))
+        """Read the letters of a tick as codes, None as HOLE; an InputError names the first event
+        that is not a letter."""
+        letter_type: type = Integral if self._letters is None else str
+        if not isinstance(events, str):
+            events = listed_events(events)
         codes = []
-        for number, letter in enumerate(
-            events if isinstance(events, str) else listed_events(events)
-        ):
-            if (
-                not isinstance(letter, legal)
-                or isinstance(letter, bool)
-                or letter not in self._index
-            ):
-                wrong = f"is {letter!r:.80}, which is not a letter of the alphabet"
-                remedy = "add it to the alphabet, or pass None for a position without a letter"
-                raise EventRefused(number, f"{wrong}; {remedy}")
+        for number, letter in enumerate(events):
+            possible = letter is None or isinstance(letter, letter_type)
+            if not possible or isinstance(letter, bool) or letter not in self._index:
+                raise EventRefused(
+                    number,
+                    f"is {letter!r:.80}, which is not a letter of the alphabet; add it to the "
+                    "alphabet, or pass None for a position without a letter",
+                )
             codes.append(self._index[letter])
         return codes
 
@@ -121,7 +129,9 @@ class WordQuery(PowerQuery[FloatArray]):
 
     @cached_property
     def publishing(self) -> Publishing:
-        return SUMS if self.weights is None else divided(self._scale)
+        if self.weights is None:
+            return SUMS
+        return divided(self._scale)
 
     def check_events(self, events: Iterable[Any]) -> None:
         self._read(events)
@@ -131,7 +141,9 @@ class WordQuery(PowerQuery[FloatArray]):
             "alphabet": self._size if self._letters is None else list(self._letters),
             "max_length": self._longest,
         }
-        return own if self.weights is None else own | {"weights": list(self.weights)}
+        if self.weights is None:
+            return own
+        return own | {"weights": list(self.weights)}
 
 
 class Substrings(WordQuery):
@@ -192,11 +204,12 @@ class Substrings(WordQuery):
         return []
 
     def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
-        new = self._read(events)
-        tail, cells = list(state), []
-        for code in new:
+        tail = list(state)
+        cells = []
+        for code in self._read(events):
             tail = [*tail, code][-self._longest :]
-            number, power = 0, 1
+            number = 0
+            power = 1
             for offset, letter in zip(self._offsets, reversed(tail), strict=False):
                 if letter == HOLE:
                     break
@@ -204,7 +217,9 @@ class Substrings(WordQuery):
                 power *= self._size
                 cells.append(offset + number)
         increments = np.bincount(np.asarray(cells, np.intp), minlength=self.cells) * self._scale
-        return increments, tail[1:] if len(tail) == self._longest else tail
+        if len(tail) == self._longest:
+            tail = tail[1:]
+        return increments, tail
 
 
 class Episodes(WordQuery):
@@ -264,8 +279,10 @@ class Episodes(WordQuery):
         """
         new = self._read(events)
         increments = np.zeros(self.cells, np.int64)
-        letters, starts = state["letters"], list(state["starts"])
-        size, offsets = self._size, self._offsets
+        letters = state["letters"]
+        starts = list(state["starts"])
+        size = self._size
+        offsets = self._offsets
         for letter in new:
             letters += 1
             if letter == HOLE:
@@ -328,8 +345,10 @@ def episode_sensitivity(
     tests/queries/test_every_sensitivity.py::test_claims_by_enumeration.
     """
     # a replaced letter may also become none, and with one letter nothing else
-    numbers = (1, 2) if replace and letters > 1 else (1,)
-    return max(_largest_change(letters, longest, changed, weights, power) for changed in numbers)
+    changes = [1]
+    if replace and letters > 1:
+        changes = [1, 2]
+    return max(_largest_change(letters, longest, changed, weights, power) for changed in changes)
 
 
 def _largest_change(
@@ -349,15 +368,13 @@ def one_length(letters: int, length: int, changed: int, power: int = 2) -> int:
     rows = EACH_LENGTH[power, changed]
     if length <= len(rows):
         return _over_groups(letters, changed, rows[length - 1])
-    return (
-        by_types(letters, length, changed)
-        if power == 2
-        else 2 * changed * length * letters ** (length - 1)
-    )
+    if power == 2:
+        return by_types(letters, length, changed)
+    return 2 * changed * length * int(letters ** (length - 1))
 
 
 def _over_groups(letters: int, changed: int, row: Sequence[int]) -> int:
-    """Σ of the bounds of all groups, which differ in their unchanged letters."""
+    """Add up the bounds of all groups, which differ in their unchanged letters."""
     return sum(comb(letters - changed, free) * bound for free, bound in enumerate(row))
 
 
@@ -391,7 +408,8 @@ def by_types(letters: int, length: int, changed: int) -> int:
 
 @cache
 def _visit(levels: Levels, kind: int) -> Levels:
-    """All walks may skip the next letter of the episode, or visit it at one of its levels."""
+    """Extend all walks: they may skip the next letter of the episode, or visit it at one of its
+    levels."""
     after = list(levels)
     for target in {kind, 0}:
         pairs = set(levels[target + 1])

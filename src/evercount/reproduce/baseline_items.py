@@ -44,7 +44,8 @@ def _band(
     """A curve that jumps from tick to tick as the band from its least to its largest value in bins
     of ticks."""
     edges = np.unique(np.linspace(0, len(std), min(bins, len(std)) + 1).astype(np.int64))
-    least, most = np.minimum.reduceat(std, edges[:-1]), np.maximum.reduceat(std, edges[:-1])
+    least = np.minimum.reduceat(std, edges[:-1])
+    most = np.maximum.reduceat(std, edges[:-1])
     middle = (edges[:-1] + edges[1:] + 1) / 2
     axes.fill_between(middle, least, most, color=colour, alpha=0.25, linewidth=0)
     axes.plot(middle, most, color=colour, linewidth=1.3)
@@ -60,7 +61,9 @@ def _band(
     {"exponents": (10, 12)},
 )
 def smoothness(parameters: Parameters, context: Context) -> Result:
-    epsilon, delta, exponents = parameters["epsilon"], parameters["delta"], parameters["exponents"]
+    epsilon = parameters["epsilon"]
+    delta = parameters["delta"]
+    exponents = parameters["exponents"]
     rows: list[Row] = []
     curves: dict[str, FloatArray] = {}  # of the largest T, which is the last one
     for exponent in context.steps(exponents):
@@ -70,21 +73,21 @@ def smoothness(parameters: Parameters, context: Context) -> Result:
             stream = Stream(Count(), budget, None if name in PURE_ENDLESS else T, name)
             curves[name] = std = stream.std(np.arange(1, T + 1))[:, 0]
             # without a horizon: the second half of the ticks
-            kept = std[T // 2 :] if name in PURE_ENDLESS else std
+            late_std = std[T // 2 :] if name in PURE_ENDLESS else std
             rows.append(
                 {
                     "T": f"2^{exponent}",
                     "mechanism": name,
                     "delta": budget.delta,
-                    "root mean square std": float(np.sqrt(np.mean(kept**2))),
-                    "smallest": float(kept.min()),
-                    "largest": float(kept.max()),
-                    "largest jump between ticks": float(np.abs(np.diff(kept)).max()),
+                    "root mean square std": float(np.sqrt(np.mean(late_std**2))),
+                    "smallest": float(late_std.min()),
+                    "largest": float(late_std.max()),
+                    "largest jump between ticks": float(np.abs(np.diff(late_std)).max()),
                 }
             )
 
     def figure() -> Figure:
-        drawn, axes = panels(3, 3, 11.0, 8.0)
+        figure, axes = panels(3, 3, 11.0, 8.0)
         parts = {
             f"δ = 0, horizon 2^{exponents[-1]}": ("pure-binary", "pure-tree", "bridge"),
             "δ = 0, no horizon": ("pure-hybrid-binary", "pure-hybrid", "endless-bridge"),
@@ -99,7 +102,7 @@ def smoothness(parameters: Parameters, context: Context) -> Result:
                 )
                 one.set_ylim(0, 1.05 * highest)
                 one.xaxis.set_major_formatter(lambda tick, _: f"{tick / 1000:,.4g}")
-        return drawn
+        return figure
 
     verdict = "as the paper says: trees are not smooth, its factorization is"
     paper = {
@@ -130,7 +133,8 @@ def smoothness(parameters: Parameters, context: Context) -> Result:
     },
 )
 def sparse(parameters: Parameters, context: Context) -> Result:
-    epsilon, deltas = parameters["epsilon"], (0.0, parameters["delta"])
+    epsilon = parameters["epsilon"]
+    deltas = (0.0, parameters["delta"])
     horizons = tuple(2**exponent for exponent in parameters["exponents"])
     rows = [
         {"delta": delta, **row}
@@ -145,7 +149,7 @@ def sparse(parameters: Parameters, context: Context) -> Result:
     ]
 
     def figure() -> Figure:
-        drawn, axes = panels(1, 2, 11.0, 4.6)
+        figure, axes = panels(1, 2, 11.0, 4.6)
         for delta, one in zip(deltas, axes, strict=True):
             part = [row for row in rows if row["delta"] == delta]
             plain = {row["horizon"]: row["plain"] for row in part}
@@ -169,7 +173,7 @@ def sparse(parameters: Parameters, context: Context) -> Result:
                 f"ε = {epsilon:g}, δ = {delta:g}",
                 bottom=0,
             )
-        return drawn
+        return figure
 
     verdict = (
         "wins for rare events with delta 0; with Gaussian noise the plain counter is mostly better"
@@ -211,7 +215,8 @@ PUBLISHED = {"subtraction tree, k = 13, T = 1024": 324.0, "dense optimum, T = 10
 
 def _bridge_row(T: int) -> Row:
     """Largest and mean variance times ε² of the bridge and of the best digit tree."""
-    bridge, tree = Bridge(T), DigitTree(T, best_base(T))
+    bridge = Bridge(T)
+    tree = DigitTree(T, best_base(T))
     variance = 2 * bridge.row_norms(np.arange(1, T + 1)) ** 2
     other = 2 * (tree.levels * tree.worst_row()[1]) ** 2
     return {
@@ -227,16 +232,17 @@ def _bridge_row(T: int) -> Row:
 
 def _endless_row(T: int) -> Row:
     """The largest std so far without a horizon, next to the worst std of the bridge told T = t."""
-    told = Bridge(T).worst_row()[1]
-    tree, hybrid = EndlessBridge(), HybridTree()
+    with_horizon = Bridge(T).worst_row()[1]
+    tree = EndlessBridge()
+    hybrid = HybridTree()
     mine, other = (float(engine.row_norms(engine.suspects(T)).max()) for engine in (tree, hybrid))
     return {
         "t": f"2^{T.bit_length() - 1}",
-        "bridge told T = t, worst std": math.sqrt(2) * told,
+        "bridge told T = t, worst std": math.sqrt(2) * with_horizon,
         "endless bridge, largest std so far": math.sqrt(2) * mine,
         "endless bridge, std at t": math.sqrt(2) * float(tree.row_norms([T])[0]),
-        "endless over told": mine / told,
-        "hybrid over told": other / told,
+        "endless over told": mine / with_horizon,
+        "hybrid over told": other / with_horizon,
     }
 
 
@@ -271,13 +277,14 @@ def _winner_row(epsilon: float, delta: float, T: int) -> Row:
     {"deltas": (1e-6, 1e-10), "horizons": (24, 365, 1024), "endless": (2**4, 2**10)},
 )
 def bridges(parameters: Parameters, context: Context) -> Result:
-    horizons, epsilon = parameters["horizons"], parameters["epsilon"]
+    horizons = parameters["horizons"]
+    epsilon = parameters["epsilon"]
     rows = [_bridge_row(T) for T in context.steps(horizons)]
     winners = [_winner_row(epsilon, delta, T) for delta in parameters["deltas"] for T in horizons]
     endless = [_endless_row(T) for T in parameters["endless"]]
 
     def figure() -> Figure:
-        drawn, axes = panels(1, 2, 11.0)
+        figure, axes = panels(1, 2, 11.0)
         T = horizons[-1]
         some = np.unique(np.linspace(1, T, 2000).astype(np.int64))
         axes[0].plot(some, math.sqrt(2) * Bridge(T).row_norms(some), linewidth=0.8, label="bridge")
@@ -301,7 +308,7 @@ def bridges(parameters: Parameters, context: Context) -> Result:
             "worst std: bridge over balanced",
             f"ε = {epsilon:g}; below 1 the bridge wins",
         )
-        return drawn
+        return figure
 
     return Result(
         {"bridges": rows, "endless-bridge": endless, "bridge-against-gaussian": winners},
@@ -339,14 +346,14 @@ def yardstick(parameters: Parameters, context: Context) -> Result:
     cases = [(unit, views) for unit in parameters["units"] for views in VIEWS]
     T = parameters["horizon"]
     for unit, views in context.steps(cases):
-        found, best, one = distances(
+        candidates, best, one = distances(
             Budget(1.0, 1e-6, **UNITS[unit]), T, views, own=parameters["registered"]
         )
         gaussian = next(
-            each for each in found if each.delta and each.name not in parameters["registered"]
+            each for each in candidates if each.delta and each.name not in parameters["registered"]
         )
-        chosen = next(each for each in found if each.chosen)
-        own = [each for each in found if each.name in parameters["registered"]]
+        default = next(each for each in candidates if each.chosen)
+        own = [each for each in candidates if each.name in parameters["registered"]]
         anyhow = any_noise(Budget(1.0, 0.0, **UNITS[unit]), T, views)
         rows.append(
             {
@@ -358,9 +365,9 @@ def yardstick(parameters: Parameters, context: Context) -> Result:
                 "above the least, %": round(100 * gaussian.above, 1),
                 "best matrices found, %": round(100 * best.gap, 1),
                 "least alone, any noise, delta=0": _listed(() if anyhow is None else anyhow.alone),
-                "default": f"{chosen.name}, delta={chosen.delta:g}",
-                "its worst std": _listed(chosen.stds),
-                "default above the least, %": round(100 * chosen.above, 1),
+                "default": f"{default.name}, delta={default.delta:g}",
+                "its worst std": _listed(default.stds),
+                "default above the least, %": round(100 * default.above, 1),
                 **{f"{each.name} above the least, %": round(100 * each.above, 1) for each in own},
             }
         )

@@ -48,8 +48,10 @@ PAPER_CROSSING = {"binary-tree": 80, "square-root": 250}
     {"horizon": 2**16, "repetitions": 64},
 )
 def error_over_time(parameters: Parameters, context: Context) -> Result:
-    horizon, repetitions = parameters["horizon"], parameters["repetitions"]
-    epsilon, delta = parameters["epsilon"], parameters["delta"]
+    horizon = parameters["horizon"]
+    repetitions = parameters["repetitions"]
+    epsilon = parameters["epsilon"]
+    delta = parameters["delta"]
     simulations = simulate(
         MECHANISMS,
         horizon,
@@ -59,7 +61,8 @@ def error_over_time(parameters: Parameters, context: Context) -> Result:
         parameters["device"],
         context.folder,
     )
-    paper, tight = multiplier("paper", epsilon, delta), Budget(epsilon, delta).noise_multiplier()
+    paper = multiplier("paper", epsilon, delta)
+    tight = Budget(epsilon, delta).noise_multiplier()
     summary = [
         {
             "mechanism": name,
@@ -155,9 +158,13 @@ def _draw_error(
     {"repetitions": 64},
 )
 def sparse_streams(parameters: Parameters, context: Context) -> Result:
-    horizon, epsilon, delta = parameters["horizon"], parameters["epsilon"], parameters["delta"]
-    exponents, repetitions = parameters["exponents"], parameters["repetitions"]
-    paper, tight = multiplier("paper", epsilon, delta), Budget(epsilon, delta).noise_multiplier()
+    horizon = parameters["horizon"]
+    epsilon = parameters["epsilon"]
+    delta = parameters["delta"]
+    exponents = parameters["exponents"]
+    repetitions = parameters["repetitions"]
+    paper = multiplier("paper", epsilon, delta)
+    tight = Budget(epsilon, delta).noise_multiplier()
     ticks = np.arange(1, horizon + 1)
     norms = {name: stds(factorization(name, horizon)) for name in MECHANISMS}
     truths = np.stack(
@@ -172,7 +179,9 @@ def sparse_streams(parameters: Parameters, context: Context) -> Result:
         p = 2.0**-exponent
         for name in MECHANISMS:
             per_unit = float(np.mean(ticks / norms[name]))
-            papers = PAPER_SNR.get(name, (None,) * 7)[exponent - 4] if 4 <= exponent <= 10 else None
+            papers = None
+            if 4 <= exponent <= 10:
+                papers = PAPER_SNR.get(name, (None,) * 7)[exponent - 4]
             exact = float(np.mean(truths[place] / norms[name]) / paper)
             rows.append(
                 {
@@ -230,8 +239,10 @@ def simulated_errors(
     engine = factorization(name, horizon)
     std = stds(engine)
     weights = truths / (2 * std**3 * horizon)  # by how much a run's squared errors lower the SNR
-    squares, total = np.zeros(horizon), np.zeros(horizon)
-    shares, shown = [], []
+    squares = np.zeros(horizon)
+    total = np.zeros(horizon)
+    shares = []
+    shown = []
     for start, count in batches(repetitions, BATCH):
         noise = one_batch(engine, count, batch_seed(seed, name, start)) * engine.column_norm
         shown.append(noise[thin(horizon, SHOWN_TICKS)])
@@ -322,13 +333,13 @@ def histogram(items: int, ticks: int, exponent: float, seed: int) -> FloatArray:
     {"repetitions": 32, "exponents": [1.0]},
 )
 def top_one(parameters: Parameters, context: Context) -> Result:
-    ticks, items = parameters["ticks"], parameters["items"]
-    epsilon, delta, repetitions = (
-        parameters["epsilon"],
-        parameters["delta"],
-        parameters["repetitions"],
-    )
-    paper, tight = multiplier("paper", epsilon, delta), Budget(epsilon, delta).noise_multiplier()
+    ticks = parameters["ticks"]
+    items = parameters["items"]
+    epsilon = parameters["epsilon"]
+    delta = parameters["delta"]
+    repetitions = parameters["repetitions"]
+    paper = multiplier("paper", epsilon, delta)
+    tight = Budget(epsilon, delta).noise_multiplier()
     sensitivity = float(np.sqrt(TopK(items).squared_sensitivity("add-remove")))
     rows: list[Row] = []
     shown: dict[str, FloatArray] = {}
@@ -346,7 +357,8 @@ def top_one(parameters: Parameters, context: Context) -> Result:
             runs.append((truth[:, np.newaxis] + noise.reshape(ticks, count, items)).max(axis=2))
         published = np.concatenate(runs, axis=1)
         if exponent == parameters["exponents"][0]:
-            shown[name], truth_shown = published, top
+            shown[name] = published
+            truth_shown = top
         errors = published - top[:, np.newaxis]
         late = errors[-ticks // 4 :]
         rows.append(

@@ -24,7 +24,8 @@ from evercount.reproduce.simulator import Totals, batches, block_matrices, momen
 BLOCK = 64
 """Ticks of a block. Longer ones cost more products than they save: 256 take 2.7 times as long on a
 CPU."""
-CPU_PART, GPU_PART = 1024, 2**18
+CPU_PART = 1024
+GPU_PART = 2**18
 """Repetitions of one product: blocks that stay in a cache, and few calls."""
 CPU_PARTS = 8  # parts of a batch; the cores share them
 Statistics: TypeAlias = Callable[[Any, Any], tuple[Any, Any, Any]]
@@ -80,15 +81,14 @@ class DeviceBatches:
     ) -> None:
         check_device(device)
         self.torch = load_torch()
-        self.device, self.statistics = device, statistics
+        self.device = device
+        self.statistics = statistics
         on_cpu = device.startswith("cpu")
         self.part = part or (CPU_PART if on_cpu else GPU_PART)
         self.batch = self.part * (CPU_PARTS if on_cpu else 1)
         self.workers = os.cpu_count() or 1 if on_cpu else 1
-        self.ticks, self.state_size = (
-            len(std),
-            sum(array.size for array in engine.initial(1).arrays),
-        )
+        self.ticks = len(std)
+        self.state_size = sum(array.size for array in engine.initial(1).arrays)
         on_device = partial(self.torch.as_tensor, dtype=self.torch.float32, device=device)
         self.inverse_std = on_device(1 / std)
         self.blocks = [
@@ -121,11 +121,12 @@ class DeviceBatches:
         """Run so many repetitions, a part with a seed of its own on each core. The same numbers for
         any cores."""
         parts = list(batches(count, self.part))
-        # PyTorch draws normals on one core, whatever it may use
-        quiet = (self.torch.set_num_threads, (1,))
-        with ThreadPoolExecutor(
-            self.workers, "simulate", *(quiet if self.workers > 1 else ())
-        ) as pool:
+
+        def use_one_core() -> None:
+            if self.workers > 1:  # PyTorch draws normals on one core, whatever it may use
+                self.torch.set_num_threads(1)
+
+        with ThreadPoolExecutor(self.workers, "simulate", use_one_core) as pool:
             each = pool.map(lambda part: self.run(part[1], seed + part[0]), parts)
             return sum(each, Totals.none(self.ticks))
 

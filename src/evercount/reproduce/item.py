@@ -27,7 +27,7 @@ Row: TypeAlias = dict[str, Any]  # one line of a table: column → a number, a s
 Progress: TypeAlias = Callable[[int, int], None]  # called with (steps done, all steps)
 
 
-def silent(*told: Any) -> None:
+def silent(*progress: Any) -> None:
     """The progress callback when nobody watches."""
 
 
@@ -76,14 +76,17 @@ class Item:
     def parameters(
         self, quick: bool = False, repetitions: int | None = None, device: str | None = None
     ) -> dict[str, Any]:
-        chosen = {**self.full, **self.quick} if quick else dict(self.full)
-        if repetitions is not None and "repetitions" in chosen:
-            chosen["repetitions"] = repetitions
-        if "device" in chosen:
-            chosen["device"] = device
-        if "registered" in chosen:
-            chosen["registered"] = sorted(FACTORIZATIONS.keys() - set(BUILT_IN))
-        return chosen
+        if quick:
+            parameters = {**self.full, **self.quick}
+        else:
+            parameters = dict(self.full)
+        if repetitions is not None and "repetitions" in parameters:
+            parameters["repetitions"] = repetitions
+        if "device" in parameters:
+            parameters["device"] = device
+        if "registered" in parameters:
+            parameters["registered"] = sorted(FACTORIZATIONS.keys() - set(BUILT_IN))
+        return parameters
 
 
 def item(

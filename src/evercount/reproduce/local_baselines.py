@@ -27,8 +27,8 @@ def one_point_per_client(
     # the answers about each end.
     end = rng.integers(1, buckets + 1, len(points))
     below = points <= end / buckets
-    kept = rng.random(len(points)) < keep_probability(epsilon)
-    answer = np.where(below == kept, 1.0, -1.0) / math.tanh(epsilon / 2)
+    honest = rng.random(len(points)) < keep_probability(epsilon)
+    answer = np.where(below == honest, 1.0, -1.0) / math.tanh(epsilon / 2)
     number = np.bincount(end, minlength=buckets + 1)[1:]
     total = np.bincount(end, answer, buckets + 1)[1:]
     return np.asarray((1 + total / np.maximum(number, 1)) / 2)
@@ -67,8 +67,8 @@ def tree_messages(
     direction = rng.standard_normal((len(leaves), 2 * buckets - 2))
     direction /= np.linalg.norm(direction, axis=1)[:, np.newaxis]
     along = np.take_along_axis(direction, path_nodes(leaves, buckets), axis=1).sum(axis=1)
-    kept = rng.random(len(leaves)) < keep_probability(epsilon)
-    sign = np.where((along >= 0) == kept, 1.0, -1.0)
+    honest = rng.random(len(leaves)) < keep_probability(epsilon)
+    sign = np.where((along >= 0) == honest, 1.0, -1.0)
     return np.asarray(direction * (sign * sphere_radius(buckets, epsilon))[:, np.newaxis])
 
 
@@ -85,7 +85,8 @@ def sphere_radius(buckets: int, epsilon: float) -> float:
     # E of a coordinate of a uniform unit vector, given that it is positive, is
     # Γ(d/2)/(√π·Γ((d+1)/2)); the tree, of length √height, is met by its direction with (2p − 1)
     # times as much.
-    nodes, height = 2 * buckets - 2, buckets.bit_length() - 1
+    nodes = 2 * buckets - 2
+    height = buckets.bit_length() - 1
     log_mean = math.lgamma(nodes / 2) - math.lgamma((nodes + 1) / 2) - math.log(math.pi) / 2
     return math.sqrt(height) / (math.tanh(epsilon / 2) * math.exp(log_mean))
 
@@ -100,7 +101,10 @@ def below_less_above(buckets: int) -> FloatArray:
             while start < stop:  # the largest node that begins here and does not reach beyond
                 size = min(start & -start or buckets, 1 << ((stop - start).bit_length() - 1))
                 level = height - (size.bit_length() - 1)
-                node = 2**level - 2 + start // size if level else -1
+                if level:
+                    node = 2**level - 2 + start // size
+                else:
+                    node = -1
                 rows[t - 1, node] += sign
                 start += size
     return rows

@@ -36,7 +36,8 @@ def gaps(parameters: Parameters, context: Context) -> Result:
     exponents = parameters["exponents"]
     for exponent in context.steps(exponents):
         T = 2**exponent
-        mathias, nuclear = float(bounds.mathias_lower(T)), float(bounds.nuclear_lower(T))
+        mathias = float(bounds.mathias_lower(T))
+        nuclear = float(bounds.nuclear_lower(T))
         row: Row = {
             "T": f"2^{exponent}",
             "Mathias' lower bound": mathias,
@@ -98,11 +99,9 @@ def suboptimality(parameters: Parameters, context: Context) -> Result:
     rows: list[Row] = []
     for exponent in parameters["exponents"]:
         T = 2**exponent
-        binary, root, balanced = (
-            float(bounds.binary_norm(T)),
-            float(bounds.landau(T)),
-            norm("balanced", T),
-        )
+        binary = float(bounds.binary_norm(T))
+        root = float(bounds.landau(T))
+        balanced = norm("balanced", T)
         row: Row = {"T": f"2^{exponent}", "binary, exact": binary}
         row |= {
             "binary, as the paper prints": float(exponent * (exponent + 1)),
@@ -112,7 +111,8 @@ def suboptimality(parameters: Parameters, context: Context) -> Result:
             row
             | {"ratio": binary / root, "balanced": balanced, "ratio to balanced": binary / balanced}
         )
-    horizon, repetitions = parameters["horizon"], parameters["repetitions"]
+    horizon = parameters["horizon"]
+    repetitions = parameters["repetitions"]
     names = ("binary-tree", "square-root")
     simulations = simulate(
         names,
@@ -125,7 +125,7 @@ def suboptimality(parameters: Parameters, context: Context) -> Result:
     )
     ticks = 2 ** np.arange(1, horizon.bit_length()) - 1
     exact = np.stack([simulations[name].std[ticks - 1] for name in names], axis=1).tolist()
-    drawn = np.stack(
+    simulations = np.stack(
         [simulations[name].mean_absolute[ticks - 1] for name in names], axis=1
     ).tolist()
     at_worst_ticks: list[Row] = [
@@ -137,7 +137,7 @@ def suboptimality(parameters: Parameters, context: Context) -> Result:
             "ratio, simulated": mean / other,
             "standard error": binary / root * float(np.sqrt(2 * (np.pi / 2 - 1) / repetitions)),
         }
-        for t, (binary, root), (mean, other) in zip(ticks.tolist(), exact, drawn, strict=True)
+        for t, (binary, root), (mean, other) in zip(ticks.tolist(), exact, simulations, strict=True)
     ]
     return Result(
         {"norms": rows, "error at t = 2^i − 1": at_worst_ticks},
@@ -180,7 +180,8 @@ def _draw_binary(rows: list[Row], at_worst_ticks: list[Row], exponents: list[int
         "label": "simulated, ± 2 standard errors",
     }
     axes[1].errorbar(steps, simulated, around, **look)
-    title, ratio = "at the binary mechanism's worst ticks", "std of binary / std of square root"
+    title = "at the binary mechanism's worst ticks"
+    ratio = "std of binary / std of square root"
     finish(axes[1], "x, for t = 2^x − 1", ratio, title, {"loc": "lower right"}, bottom=0)
     return figure
 
@@ -208,29 +209,35 @@ COMPARED = ("square-root", "normalized", "balanced", "optimal")
 )
 def constants(parameters: Parameters, context: Context) -> Result:
     rows: list[Row] = []
-    exponents, own = parameters["exponents"], parameters["registered"]
+    exponents = parameters["exponents"]
+    own = parameters["registered"]
     for exponent in context.steps(exponents):
         T = 2**exponent
         log = exponent * np.log(2) / np.pi
         row: Row = {"T": f"2^{exponent}"}
         for name in COMPARED:
             possible = name != "optimal" or exponent <= parameters["optimal up to"]
-            row[name] = norm(name, T) - log if possible else None
+            if possible:
+                row[name] = norm(name, T) - log
+            else:
+                row[name] = None
         row["lower bound (nuclear)"] = float(bounds.nuclear_lower(T)) - log
         row["lower bound (Mathias)"] = float(bounds.mathias_lower(T)) - log
-        row["balanced above optimum, %"] = (
-            None
-            if row["optimal"] is None
-            else 100 * ((row["balanced"] + log) / (row["optimal"] + log) - 1)
-        )
+        if row["optimal"] is None:
+            row["balanced above optimum, %"] = None
+        else:
+            row["balanced above optimum, %"] = 100 * (
+                (row["balanced"] + log) / (row["optimal"] + log) - 1
+            )
         row |= {name: norm(name, T) - log for name in ("binary-tree", "honaker")}
         rows.append(
             row | {name: norm(name, T) - log if T <= LARGEST_OWN_HORIZON else None for name in own}
         )
-    unbounded, powers = factorization("unbounded", None), parameters["unbounded exponents"]
+    unbounded = factorization("unbounded", None)
+    powers = parameters["unbounded exponents"]
     ticks = 2 ** np.asarray(powers)
     std_at = (unbounded.row_norms(ticks) * unbounded.column_norm).tolist()
-    told = np.asarray(bounds.landau(ticks)).tolist()
+    landau_norms = np.asarray(bounds.landau(ticks)).tolist()
     endless = [
         {
             "t": f"2^{exponent}",
@@ -239,7 +246,7 @@ def constants(parameters: Parameters, context: Context) -> Result:
             "ratio": std / root,
             "ratio to balanced told T = t": std / norm("balanced", 2**exponent),
         }
-        for exponent, std, root in zip(powers, std_at, told, strict=True)
+        for exponent, std, root in zip(powers, std_at, landau_norms, strict=True)
     ]
     least = [
         {"T": T, "no endless factorization below": anytime_lower_bound(T)}
@@ -268,7 +275,10 @@ def _draw_constants(
             (x, row[name]) for x, row in zip(exponents, rows, strict=True) if row[name] is not None
         ]
         line = "o" if name == "optimal" else "-"
-        label = "certified optimum" if name == "optimal" else name
+        if name == "optimal":
+            label = "certified optimum"
+        else:
+            label = name
         axes[0].plot(
             *zip(*points, strict=True), line, markersize=4, color=COLOURS[name], label=label
         )
@@ -280,12 +290,13 @@ def _draw_constants(
         label="lower bound",
     )
     finish(axes[0], "T", "c = norm − ln T/π", "constant of each factorization", powers=4)
-    told = {
+    columns = {
         "ratio": ("unbounded", "the square root"),
         "ratio to balanced told T = t": ("balanced", "balanced"),
     }
-    for (column, (colour, name)), mark in zip(told.items(), "os", strict=True):
-        ratio, label = [row[column] for row in endless], f"against\n{name}\ntold T = t"
+    for (column, (colour, name)), mark in zip(columns.items(), "os", strict=True):
+        ratio = [row[column] for row in endless]
+        label = f"against\n{name}\ntold T = t"
         axes[1].plot(more, ratio, f"-{mark}", markersize=4, color=COLOURS[colour], label=label)
     axes[1].set_ylim(1.0, 1.3)
     finish(

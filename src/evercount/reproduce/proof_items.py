@@ -73,10 +73,13 @@ class Attack:
             ratio = self.draw(count, batch_seed(seed, self.name, start)) - self.shift / 2
             wrong += int(np.count_nonzero(ratio > epsilon))
             right += int(np.count_nonzero(ratio + self.shift > epsilon))
-        r0, r1, factor = wrong / repetitions, right / repetitions, float(np.exp(epsilon))
+        r0 = wrong / repetitions
+        r1 = right / repetitions
+        factor = float(np.exp(epsilon))
         # Noise that is accepted under x′ is accepted under x too: the covariance is r0·(1 − r1).
         variance = r1 * (1 - r1) + factor**2 * r0 * (1 - r0) - 2 * factor * r0 * (1 - r1)
-        reached, error = r1 - factor * r0, float(np.sqrt(variance / repetitions))
+        reached = r1 - factor * r0
+        error = float(np.sqrt(variance / repetitions))
         return {
             "mechanism": self.name,
             "accepted under x": r1,
@@ -98,7 +101,8 @@ def linear_attack(
 ) -> Attack:
     """The best test against noise c·std·L·z. `difference` is the change of the increments, (ticks,
     cells)."""
-    (ticks, cells), sigma = difference.shape, std * engine.column_norm
+    ticks, cells = difference.shape
+    sigma = std * engine.column_norm
     left, right = engine.dense(ticks)
     weights = np.linalg.solve(left.T, right @ difference) / sigma**2
     flat = weights.ravel() * sigma
@@ -155,10 +159,8 @@ def substring_sensitivity(ticks: int, longest: int, budget: Budget) -> list[Atta
     other = ["b"] * longest + ["a"] + ["b"] * (ticks - longest - 1)
     difference = changed_cells(query, one, other)
     engine = factorization("square-root", ticks)
-    multiplier, true_sensitivity = (
-        budget.noise_multiplier(),
-        float(np.sqrt(query.squared_sensitivity("replace"))),
-    )
+    multiplier = budget.noise_multiplier()
+    true_sensitivity = float(np.sqrt(query.squared_sensitivity("replace")))
     claim = "the paper's corollary on substrings"
     return [
         linear_attack("substrings, S = ℓ²", claim, engine, difference, multiplier * longest),
@@ -175,10 +177,8 @@ def cut_sensitivity(ticks: int, budget: Budget) -> list[Attack]:
     one, other = ([[(0, 1, 1.0)], [(0, 1, last)], *[[]] * (ticks - 2)] for last in (1.0, -1.0))
     difference = np.rint(changed_cells(query, one, other) * query.grid).astype(np.int64)
     engine = factorization("square-root", ticks)
-    multiplier, true_sensitivity = (
-        budget.noise_multiplier(),
-        float(np.sqrt(query.squared_sensitivity("replace"))),
-    )
+    multiplier = budget.noise_multiplier()
+    true_sensitivity = float(np.sqrt(query.squared_sensitivity("replace")))
     claim = "the paper's remark on cuts with weights in [−1, 1]"
     return [
         linear_attack("cuts, weights in [−1, 1], S = 1", claim, engine, difference, multiplier),
@@ -203,7 +203,8 @@ def graph_sensitivity(ticks: int, name: str, budget: Budget) -> list[Attack]:
     stream = [[edges[tick]] if tick in edges else [] for tick in range(ticks)]
     without = [[] if t == early else tick for t, tick in enumerate(stream)]
     difference = changed_cells(query, stream, without)
-    multiplier, l2 = budget.noise_multiplier(), float(np.linalg.norm(difference))
+    multiplier = budget.noise_multiplier()
+    l2 = float(np.linalg.norm(difference))
     true_sensitivity = float(np.sqrt(query.squared_sensitivity("add-remove")))
     claim = "the paper's corollary on graph functions"
     return [
@@ -257,7 +258,8 @@ def worst_ticks(engine: Factorization, ticks: int) -> tuple[int, int]:
 def failures(parameters: Parameters, context: Context) -> Result:
     """Run all attacks at one (ε, δ). δ is large, so that simulation can count how far it is
     exceeded."""
-    epsilon, delta = parameters["epsilon"], parameters["delta"]
+    epsilon = parameters["epsilon"]
+    delta = parameters["delta"]
     budget = Budget(epsilon, delta)
     few = [
         *fresh_noise(parameters["ticks"], budget),
@@ -275,7 +277,8 @@ def failures(parameters: Parameters, context: Context) -> Result:
         attack.run(epsilon, delta, trials, context.seed) for attack, trials in context.steps(jobs)
     ]
     tight = Budget(0.5, 1e-10).mu / budget.mu
-    mu, tight_delta = "attack in standard deviations", "delta at ε = 0.5, tight calibration"
+    mu = "attack in standard deviations"
+    tight_delta = "delta at ε = 0.5, tight calibration"
     small_delta = [
         {
             "mechanism": row["mechanism"],
@@ -303,7 +306,8 @@ def _draw(rows: list[Row], delta: float) -> Figure:
     y = np.arange(len(rows))[::-1]
     for place, row in zip(y, rows, strict=True):  # a log axis has no zero: points, not bars
         colour, marker = ("#14647f", "o") if row["what"] == OURS else ("#d55e00", "s")
-        reached, error = max(row["delta reached"], 0.0), 2 * row["standard error"]
+        reached = max(row["delta reached"], 0.0)
+        error = 2 * row["standard error"]
         low = max(reached - error, delta / 50)
         axes[0].plot(
             [low, reached + error],
@@ -382,7 +386,8 @@ def true_answers(reduction: Reduction, bits: IntArray) -> FloatArray:
     {"ticks": 12, "streams": 10},
 )
 def reductions(parameters: Parameters, context: Context) -> Result:
-    ticks, tries = int(parameters["ticks"]), parameters["streams"]
+    ticks = int(parameters["ticks"])
+    tries = parameters["streams"]
     budget = Budget(parameters["epsilon"], parameters["delta"])
     floor = budget.noise_multiplier() * float(bounds.nuclear_lower(ticks))
     rng = np.random.default_rng(context.seed)
@@ -397,8 +402,10 @@ def reductions(parameters: Parameters, context: Context) -> Result:
             pairs = zip(reduction.stream(bits), reduction.stream(flipped), strict=True)
             neighbours += sum(one != other for one, other in pairs) == 1
         query = reduction.query(ticks)
-        named = "balanced" if query.squared_value_sensitivity(budget.adjacency) is None else None
-        stream = Stream(query, budget, ticks, named)  # the bound is for Gaussian noise
+        noise_name = None
+        if query.squared_value_sensitivity(budget.adjacency) is None:
+            noise_name = "balanced"
+        stream = Stream(query, budget, ticks, noise_name)  # the bound is for Gaussian noise
         worst = float(stream.std(np.arange(1, ticks + 1)).max())
         rows.append(
             {

@@ -33,11 +33,11 @@ def banded_inverse_root(horizon: int, bands: int) -> Dense:
 
 def _inverse_series(coefficients: FloatArray) -> FloatArray:
     """The first coefficients of one over a power series that begins with 1."""
-    found = np.zeros_like(coefficients)
-    found[0] = 1.0
-    for at in range(1, len(found)):
-        found[at] = -np.dot(coefficients[1 : at + 1], found[at - 1 :: -1][:at])
-    return found
+    inverse = np.zeros_like(coefficients)
+    inverse[0] = 1.0
+    for at in range(1, len(inverse)):
+        inverse[at] = -np.dot(coefficients[1 : at + 1], inverse[at - 1 :: -1][:at])
+    return inverse
 
 
 @item(
@@ -50,9 +50,11 @@ def _inverse_series(coefficients: FloatArray) -> FloatArray:
 )
 def related_work(parameters: Parameters, context: Context) -> Result:
     tables = (banded_roots, running_means, comings_and_goings)
-    found = {table.__name__.replace("_", " "): table(parameters) for table in context.steps(tables)}
+    rows_by_table = {
+        table.__name__.replace("_", " "): table(parameters) for table in context.steps(tables)
+    }
     return Result(
-        found,
+        rows_by_table,
         "defaults have less error than banded roots; a factorization for running means could have "
         "less than ours",
     )
@@ -60,21 +62,24 @@ def related_work(parameters: Parameters, context: Context) -> Result:
 
 def banded_roots(parameters: Parameters) -> list[Row]:
     """Worst stds of running totals: an event once in all ticks, and a person with so many days."""
-    horizon, days = parameters["horizon"], parameters["days"]
+    horizon = parameters["horizon"]
+    days = parameters["days"]
     person = Budget(1.0, 1e-6, unit="user", max_per_tick=1, max_ticks=parameters["max_ticks"])
     rows: list[Row] = []
     for bands in (*parameters["bands"], None):
-        names = ("balanced", None) if bands is None else (banded_inverse_root(horizon, bands),) * 2
-        event = Stream(
-            Count(), Budget(1.0, 1e-6), horizon, names[0] or "balanced", views=["running"]
-        )
-        own = None if bands is None else banded_inverse_root(days, bands)
-        other = Stream(Count(), person, days, own, views=["running"])
+        if bands is None:
+            noise = "balanced; for a person the default"
+            for_event: Dense | str = "balanced"
+            for_person: Dense | None = None
+        else:
+            noise = f"banded inverse root, {bands} bands"
+            for_event = banded_inverse_root(horizon, bands)
+            for_person = banded_inverse_root(days, bands)
+        event = Stream(Count(), Budget(1.0, 1e-6), horizon, for_event, views=["running"])
+        other = Stream(Count(), person, days, for_person, views=["running"])
         rows.append(
             {
-                "noise": f"banded inverse root, {bands} bands"
-                if bands is not None
-                else "balanced; for a person the default",
+                "noise": noise,
                 "an event": _worst(event, horizon),
                 f"a person with {parameters['max_ticks']} of {days} days": _worst(other, days),
             }
@@ -114,7 +119,8 @@ def _nuclear(matrix: FloatArray, weights: FloatArray) -> float:
 def comings_and_goings(parameters: Parameters) -> list[Row]:
     """Worst std of how many are inside, where a person may have so many events, by our S and by the
     l1 change."""
-    horizon, rows = parameters["horizon"], list[Row]()
+    horizon = parameters["horizon"]
+    rows = list[Row]()
     for events in parameters["events"]:
         budget = Budget(1.0, 1e-6, unit="user")
         ours = _worst(Stream(Occupancy(max_events=events), budget, horizon, "balanced"), horizon)

@@ -134,7 +134,9 @@ def read_record(folder: Path) -> dict[str, Any] | None:
         record = json.loads((folder / "result.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return record if isinstance(record, dict) and record.get("format") == RECORD_FORMAT else None
+    if isinstance(record, dict) and record.get("format") == RECORD_FORMAT:
+        return record
+    return None
 
 
 def write_tables(result: Result, folder: Path) -> list[str]:
@@ -161,7 +163,10 @@ def write_figures(result: Result, folder: Path) -> tuple[list[str], str]:
             return files, str(error)
         for suffix in ("png", "svg"):
             path = folder / f"{slug(name)}.{suffix}"
-            metadata = {"Date": None} if suffix == "svg" else {"Software": None}
+            if suffix == "svg":
+                metadata = {"Date": None}
+            else:
+                metadata = {"Software": None}
             # Simplified paths lose the binary mechanism's narrow spikes. A fixed salt makes the
             # files reproducible.
             with rc_context({"path.simplify": False, "svg.hashsalt": "evercount"}):
@@ -191,17 +196,20 @@ def index_page(records: Sequence[Mapping[str, Any]]) -> str:
             lines += ["", f"{name} ([{file}]({record['item']}/{file}))", ""]
             if len(rows) <= LARGEST_TABLE_IN_INDEX:
                 lines += markdown_table(rows)
-        chosen = json.dumps(record["parameters"], ensure_ascii=False)
-        lines += ["", f"Parameters: {chosen}, seed {record['seed']}."]
+        parameters = json.dumps(record["parameters"], ensure_ascii=False)
+        lines += ["", f"Parameters: {parameters}, seed {record['seed']}."]
     return "\n".join(lines) + "\n"
 
 
 def markdown_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Write rows as the lines of a table in Markdown."""
     columns = list(rows[0])
-    lines = ["| " + " | ".join(map(format_cell, columns)) + " |", "|" + "---|" * len(columns)]
-    return lines + [
-        "| " + " | ".join(format_cell(row[column]) for column in columns) + " |" for row in rows
-    ]
+    rules = ["---"] * len(columns)
+    lines = ["| " + " | ".join(map(format_cell, columns)) + " |", "|" + "|".join(rules) + "|"]
+    for row in rows:
+        cells = [format_cell(row[column]) for column in columns]
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
 
 
 def format_cell(value: Any) -> str:
@@ -209,5 +217,7 @@ def format_cell(value: Any) -> str:
     if value is None:
         return "–"
     if isinstance(value, float):
-        return f"{value:.5g}" if abs(value) < 1e5 else f"{value:.3e}"
+        if abs(value) < 1e5:
+            return f"{value:.5g}"
+        return f"{value:.3e}"
     return str(value).replace("|", "\\|")

@@ -166,7 +166,10 @@ def simulate(
         std = stds(engine)
         run = batch_runner(engine, std, device)
         key = json.dumps([PARTIAL_FORMAT, name, horizon, repetitions, seed, device])
-        file = None if folder is None else folder / f"{name}.partial.npz"
+        if folder is None:
+            file = None
+        else:
+            file = folder / f"{name}.partial.npz"
         totals = read_partial(file, key) or Totals.none(horizon)
         while totals.repetitions < repetitions:
             progress(place * repetitions + totals.repetitions, repetitions * len(names))
@@ -200,8 +203,9 @@ def read_partial(file: Path | None, key: str) -> Totals | None:
     unreadable = (OSError, ValueError, KeyError, EOFError, BadZipFile)
     with contextlib.suppress(*unreadable), np.load(io.BytesIO(file.read_bytes())) as stored:
         if str(stored["key"]) == key:
-            totals = (stored[name] for name in ("absolute", "running", "moments"))
-            return Totals(int(stored["repetitions"]), *totals)
+            return Totals(
+                int(stored["repetitions"]), stored["absolute"], stored["running"], stored["moments"]
+            )
     return None
 
 

@@ -36,7 +36,8 @@ from evercount.reproduce.local_baselines import one_point_per_client, tree_throu
 from evercount.reproduce.simulator import batch_seed, batches, one_batch, secret_of
 from evercount.sparse.sparse_count import SparseCount
 
-PAPER_BOUND, CORRECTED_BOUND = "paper's bound", "corrected bound, tight"
+PAPER_BOUND = "paper's bound"
+CORRECTED_BOUND = "corrected bound, tight"
 BETA = 1 / 3  # the paper's bounds are for probability 2/3
 
 
@@ -196,9 +197,12 @@ def measured_errors(
     {"ticks": 256, "clients": 2500, "sparse": [4096, 64], "repetitions": 40},
 )
 def rows_of_table(parameters: Parameters, context: Context) -> Result:
-    epsilon, delta, ticks = parameters["epsilon"], parameters["delta"], parameters["ticks"]
+    epsilon = parameters["epsilon"]
+    delta = parameters["delta"]
+    ticks = parameters["ticks"]
     repetitions = parameters["repetitions"]
-    C, tight = multiplier("paper", epsilon, delta), Budget(epsilon, delta).noise_multiplier()
+    C = multiplier("paper", epsilon, delta)
+    tight = Budget(epsilon, delta).noise_multiplier()
     rows: list[Row] = []
     for case in context.steps(cases(ticks, context.seed)):
         budget = Budget(epsilon, delta, adjacency=case.adjacency)
@@ -245,7 +249,9 @@ def rows_of_table(parameters: Parameters, context: Context) -> Result:
 def local_row(parameters: Parameters, seed: int) -> Row:
     """Local learning: for each run, the largest error over θ of the estimated risk of the absolute
     loss."""
-    epsilon, delta, n = parameters["epsilon"], parameters["delta"], int(parameters["clients"])
+    epsilon = parameters["epsilon"]
+    delta = parameters["delta"]
+    n = int(parameters["clients"])
     points = np.random.default_rng(seed).beta(2, 5, size=n)
     theta = np.linspace(0, 1, 201)
     truth = np.abs(theta[:, np.newaxis] - points).mean(axis=1) - points.mean()
@@ -267,7 +273,9 @@ def local_row(parameters: Parameters, seed: int) -> Row:
 def sparse_row(parameters: Parameters, seed: int) -> Row:
     """Sparse streams: for each run, the largest error of a counter that is promised at most `ones`
     events."""
-    epsilon, delta, (ticks, ones) = parameters["epsilon"], parameters["delta"], parameters["sparse"]
+    epsilon = parameters["epsilon"]
+    delta = parameters["delta"]
+    ticks, ones = parameters["sparse"]
     counts = np.zeros(ticks, np.int64)
     counts[np.random.default_rng(seed).permutation(ticks)[:ones]] = 1
     truth = np.cumsum(counts)
@@ -358,7 +366,10 @@ def estimated_cdf(
             points, BUCKETS, epsilon, np.random.default_rng(int(secret.hex()[:12], 16))
         )
         return np.asarray(np.clip(isotonic_regression(raw).x, 0.0, 1.0))
-    kind = "one-counter" if form == FORMS[1] else "two-counter"
+    if form == FORMS[1]:
+        kind = "one-counter"
+    else:
+        kind = "two-counter"
     plan = LocalPlan(epsilon, delta, len(points), kind, BUCKETS)  # type: ignore[arg-type]
     server = LocalServer(plan)
     for start, count in batches(len(points), 10_000):
@@ -379,8 +390,8 @@ def logistic_error(n: int, epsilon: float, scale: float, label: str) -> float:
     x = rng.random(n)
     y = np.where(rng.random(n) < 1 / (1 + np.exp((x - 0.6) / 0.1)), 1, -1)
     loss = Logistic(scale)
-    drawn = zip(x.tolist(), y.tolist(), rng.random(n).tolist(), strict=True)
-    points = np.asarray([loss.sample((a, b), u) for a, b, u in drawn])
+    samples = zip(x.tolist(), y.tolist(), rng.random(n).tolist(), strict=True)
+    points = np.asarray([loss.sample((a, b), u) for a, b, u in samples])
     estimate = simulate_hierarchy(
         HierarchyPlan(epsilon, BUCKETS), points, secret_of(label + " secret")
     ).estimate()
@@ -399,11 +410,9 @@ def logistic_error(n: int, epsilon: float, scale: float, label: str) -> float:
     {"clients": 4_000, "epsilons": [1.0], "repetitions": 3},
 )
 def compare_forms(parameters: Parameters, context: Context) -> Result:
-    n, delta, repetitions = (
-        int(parameters["clients"]),
-        parameters["delta"],
-        parameters["repetitions"],
-    )
+    n = int(parameters["clients"])
+    delta = parameters["delta"]
+    repetitions = parameters["repetitions"]
     points = np.random.default_rng(context.seed).beta(2, 5, n)
     true = np.searchsorted(np.sort(points), np.arange(1, BUCKETS + 1) / BUCKETS, side="right") / n
     rows: list[Row] = []

@@ -93,58 +93,93 @@ def _plan_sparse(
 ) -> SparsePlan:
     if method == "partition":
         return _plan_partition(epsilon, T, delta, s, beta)
-    nothing = (0.0, 0.0)
     if method == "plain":
-        return SparsePlan(
-            epsilon, delta, T, s, beta, *nothing, epsilon, 1, 0, None, "plain", _counter(T, delta)
+        return _plan_without_partition(
+            epsilon, T, delta, s, beta, method="plain", counter=_counter(T, delta)
         )
     if method == "constant":
-        return SparsePlan(epsilon, delta, T, s, beta, *nothing, 0.0, 1, 0, None, "constant", "none")
+        return _plan_without_partition(
+            epsilon, T, delta, s, beta, method="constant", counter="none"
+        )
     ticks = REFERENCE_TICKS if T is None else T
     # The order decides between equal bounds: the partition, then what needs less of the data.
-    ways: tuple[str, ...] = (
-        ("partition", "plain") if s is None else ("constant", "partition", "plain")
-    )
+    if s is None:
+        ways: tuple[str, ...] = ("partition", "plain")
+    else:
+        ways = ("constant", "partition", "plain")
     if delta == 0 and T is not None and T > LARGEST_TICKS:
         ways = ways[:-1]  # pure counters over ticks end there
     plans = [_plan_sparse(epsilon, T, delta, s, beta, way) for way in ways]
     return min(plans, key=lambda plan: plan.bound(0 if s is None else s, ticks))
 
 
-def _counter(served: int | None, delta: float) -> str:
-    if delta == 0:
-        return "endless-bridge" if served is None else "bridge"
-    return "anytime" if served is None else "balanced"
+def _plan_without_partition(
+    epsilon: float,
+    T: int | None,
+    delta: float,
+    s: int | None,
+    beta: float,
+    *,
+    method: str,
+    counter: str,
+) -> SparsePlan:
+    """Plan a counter over ticks that has all of ε, or a constant, which has none."""
+    return SparsePlan(
+        epsilon=epsilon,
+        delta=delta,
+        horizon=T,
+        max_ones=s,
+        beta=beta,
+        threshold_epsilon=0.0,
+        tick_epsilon=0.0,
+        counter_epsilon=epsilon if method == "plain" else 0.0,
+        threshold=1,
+        spread=0,
+        segments=None,
+        method=method,
+        counter=counter,
+    )
+
+
+COUNTERS = {
+    # (pure, endless)
+    (True, True): "endless-bridge",
+    (True, False): "bridge",
+    (False, True): "anytime",
+    (False, False): "balanced",
+}
+
+
+def _counter(horizon: int | None, delta: float) -> str:
+    """Name the mechanism that counts so many segments or ticks."""
+    return COUNTERS[delta == 0, horizon is None]
 
 
 def _plan_partition(
     epsilon: float, T: int | None, delta: float, s: int | None, beta: float
 ) -> SparsePlan:
     def plan(share: float, segments: int | None, gap: int | None) -> SparsePlan:
-        # of thresholds and ticks: equal rates cost as much as the larger
-        parts = (epsilon_part(epsilon, share),) * 2
+        # one rate for thresholds and ticks: equal rates cost as much as the larger
+        rate = epsilon_part(epsilon, share)
         if T is None:
-            spread = endless_spread(*parts, segments, 1, beta)
+            spread = endless_spread(rate, rate, segments, 1, beta)
         else:
-            spread = fixed_spread(*parts, T if segments is None else segments + 1, T, beta)
-        rest, threshold = (
-            round_down(Fraction(epsilon) - Fraction(parts[0])),
-            spread + (spread if gap is None else gap),
-        )
-        counter = _counter(segments, delta)
+            thresholds = T if segments is None else segments + 1
+            spread = fixed_spread(rate, rate, thresholds, T, beta)
         return SparsePlan(
-            epsilon,
-            delta,
-            T,
-            s,
-            beta,
-            *parts,
-            rest,
-            threshold,
-            spread,
-            segments,
-            "partition",
-            counter,
+            epsilon=epsilon,
+            delta=delta,
+            horizon=T,
+            max_ones=s,
+            beta=beta,
+            threshold_epsilon=rate,
+            tick_epsilon=rate,
+            counter_epsilon=round_down(Fraction(epsilon) - Fraction(rate)),
+            threshold=spread + (spread if gap is None else gap),
+            spread=spread,
+            segments=segments,
+            method="partition",
+            counter=_counter(segments, delta),
         )
 
     if s is None:
@@ -152,20 +187,20 @@ def _plan_partition(
     best: tuple[float, SparsePlan] | None = None
     gaps = sorted({max(1, round(g)) for g in np.geomspace(1, s + 1, 16)})
     for gap, share in product(gaps, SHARES):
-        tried = plan(share, max(1, s // gap), gap)
-        offset = tried.offset(REFERENCE_TICKS if T is None else T)
+        candidate = plan(share, max(1, s // gap), gap)
+        offset = candidate.offset(REFERENCE_TICKS if T is None else T)
         if best is not None and offset >= best[0]:
             continue  # worse even if its counter had no error
-        cost = offset + _planned_bound(tried.counter_epsilon, delta, s // gap, beta / 3)
+        cost = offset + _planned_bound(candidate.counter_epsilon, delta, s // gap, beta / 3)
         if best is None or cost < best[0]:
-            best = (cost, tried)
+            best = (cost, candidate)
     assert best is not None
     return best[1]
 
 
 def _planned_bound(epsilon: float, delta: float, segments: int, beta: float) -> float:
-    """The bound of the counter that chooses the split: that of a power of 2 of segments, so that
-    few are computed."""
+    """Compute the bound of the counter that chooses the split: that of a power of 2 of segments, so
+    that few are computed."""
     if segments == 0:
         return 0.0
     if delta > 0:
@@ -215,19 +250,22 @@ def make_counter(
     """The noise of the counter over segments or ticks: of a pure mechanism, or Gaussian where delta
     is positive."""
     # Simulations ask for that of many counters at once.
-    served = plan.horizon if plan.method == "plain" else plan.segments
+    horizon = plan.segments
+    if plan.method == "plain":
+        horizon = plan.horizon
     if plan.delta == 0:
-        tree, epsilon = pure_factorization(plan.counter, served), plan.counter_epsilon
+        tree = pure_factorization(plan.counter, horizon)
+        epsilon = plan.counter_epsilon
         return build_pure(
             tree, cells=counters, grid=1.0, l1=1.0, epsilon=epsilon, secret=secret, dumped=dumped
         )
-    engine = factorization(plan.counter, served)
+    engine = factorization(plan.counter, horizon)
     return build_noise(
         engine,
         cells=counters,
         grid=1.0,
         sensitivity=engine.column_norm,
-        horizon=served,
+        horizon=horizon,
         budget=Budget(plan.counter_epsilon, plan.delta),
         secret=None if dumped is not None else secret,
         dumped=dumped,

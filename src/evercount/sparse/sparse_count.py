@@ -136,7 +136,9 @@ class SparseCount(NoiseOwner):
     @property
     def numeric_delta(self) -> float:
         """The part of delta that pays for the counter's finite arithmetic; 0.0 where delta is 0."""
-        return 0.0 if self._noise is None else self._noise.numeric_delta
+        if self._noise is None:
+            return 0.0
+        return self._noise.numeric_delta
 
     @property
     def full(self) -> bool:
@@ -144,7 +146,7 @@ class SparseCount(NoiseOwner):
         return self.plan.segments is not None and self.segments >= self.plan.segments
 
     def _draw_level(self) -> int:
-        """The noise of the threshold of the segment that begins."""
+        """Draw the noise of the threshold of the segment that begins."""
         if self.plan.method != "partition":
             return 0
         return int(self._thresholds.draw([self.segments], self.plan.threshold_epsilon, 1)[0, 0])
@@ -217,18 +219,18 @@ class SparseCount(NoiseOwner):
         return releases
 
     def _draw_ticks(self, ticks: int) -> list[int]:
-        """The noise of the next ticks: of their comparisons with the threshold, or of the plain
-        counter."""
-        drawn = [0] * ticks
+        """Draw the noise of the next ticks: of their comparisons with the threshold, or of the
+        plain counter."""
+        noise = [0] * ticks
         if self.plan.method == "partition":
             numbers = np.arange(self.tick, self.tick + ticks)
-            drawn = self._ticks.draw(numbers, self.plan.tick_epsilon, 1)[:, 0].tolist()
+            noise = self._ticks.draw(numbers, self.plan.tick_epsilon, 1)[:, 0].tolist()
         elif self._noise is not None:
-            drawn = self._noise.stream.take(ticks)[:, 0].tolist()
-        return drawn
+            noise = self._noise.stream.take(ticks)[:, 0].tolist()
+        return noise
 
     def _count(self, events: int, noise: int) -> bool:
-        """Count the events of a tick; whether a segment ends with it."""
+        """Count the events of a tick; return whether a segment ends with it."""
         if self.plan.method != "partition":
             self._total += events  # of a constant, for the refusal of a count above 2^53 only
             if self._noise is not None:
@@ -241,25 +243,35 @@ class SparseCount(NoiseOwner):
         )
         if closed:
             assert self._noise is not None
-            self._total, self._open = self._total + self._open, 0
+            self._total = self._total + self._open
+            self._open = 0
             self._estimate = float(self._total + int(self._noise.stream.take(1)[0, 0]))
             self.segments += 1
             self._level_noise = self._draw_level()
         return closed
 
     def _release(self, closed: bool) -> SparseRelease:
-        """What the tick publishes: a function of what was released before and of public numbers."""
+        """Compute what the tick publishes: a function of what was released before and of public
+        numbers."""
         plan = self.plan
-        most = math.inf if plan.max_ones is None else float(plan.max_ones)
+        if plan.max_ones is None:
+            most = math.inf
+        else:
+            most = float(plan.max_ones)
         if plan.method == "constant":
             return SparseRelease(self.tick, most / 2, 0.0, most, False, 0, False)
-        releases = up_to_power(self.tick) if plan.method == "plain" else self.segments
-        off, offset = plan.counter_bound(releases), plan.offset(self.tick)
+        if plan.method == "plain":
+            releases = up_to_power(self.tick)
+        else:
+            releases = self.segments
+        off = plan.counter_bound(releases)
+        offset = plan.offset(self.tick)
         low = max(0.0, self._estimate - off)
         high = self._estimate + 2 * offset + off
         value = self._estimate + offset
         if self.full:
-            value, high = max(low, min(value, most)), math.inf
+            value = max(low, min(value, most))
+            high = math.inf
         elif low <= (high := min(high, most)):
             value = (low + high) / 2
         else:  # the noise passed its bound: the nearest possible number
@@ -279,13 +291,16 @@ class SparseCount(NoiseOwner):
         """
         self._check_owner()
         plan: SparsePlan = self.plan
+        noise = {}
+        if self._noise is not None:
+            noise = self._noise.dump()
         data = {
             "sparse": [plan.epsilon, plan.horizon, plan.delta, plan.max_ones, plan.beta],
             "method": plan.method,
             "counter": plan.counter,
             "plan": _split_of(plan),
             "secret": self._secret.hex(),
-            "noise": {} if self._noise is None else self._noise.dump(),
+            "noise": noise,
             "state": [self.tick, self.segments, self._open, self._total, self._estimate],
         }
         return pack(data)
@@ -341,14 +356,11 @@ def _split_of(plan: SparsePlan) -> list[Any]:
 
 
 def _checked_state(state: Any, horizon: int | None) -> State:
-    """The state of a snapshot, or a ValueError."""
+    """Check the state of a snapshot, or raise ValueError."""
     tick, segments, open_, total, estimate = state
     legal = all(type(number) is int and number >= 0 for number in (tick, segments, open_, total))
-    if (
-        not legal
-        or not segments <= tick <= (tick if horizon is None else horizon)
-        or total + open_ >= LARGEST_COUNT
-    ):
+    legal = legal and segments <= tick and total + open_ < LARGEST_COUNT
+    if not legal or (horizon is not None and tick > horizon):
         raise ValueError("numbers out of range")
     if type(estimate) is not float or not math.isfinite(estimate):
         raise ValueError("no estimate")

@@ -31,10 +31,8 @@ def named_radius(name: str, ticks: int, epsilon: float, beta: float) -> float:
 def unit_radius(ticks: int, beta: float, endless: bool) -> float:
     """As `named_radius` for ε = 1 and the default mechanism, less the half unit: it scales with
     1/ε."""
-    return (
-        simultaneous_radius(pure_factorization(None, None if endless else ticks), 1.0, beta, ticks)
-        - 0.5
-    )
+    horizon = None if endless else ticks
+    return simultaneous_radius(pure_factorization(None, horizon), 1.0, beta, ticks) - 0.5
 
 
 def up_to_power(ticks: int) -> int:
@@ -169,7 +167,9 @@ class SparsePlan:
             The threshold before its noise.
         """
         spread = self.spread_at(tick)
-        return 2 * spread if self.max_ones is None else spread + self.gap
+        if self.max_ones is None:
+            return 2 * spread
+        return spread + self.gap
 
     @property
     def gap(self) -> int:
@@ -225,16 +225,19 @@ class SparsePlan:
         """
         if releases == 0 or self.method == "constant":
             return 0.0
-        served, beta = (
-            (self.horizon, self.beta) if self.method == "plain" else (self.segments, self.beta / 3)
-        )
-        if served is None:
+        if self.method == "plain":
+            horizon = self.horizon
+            beta = self.beta
+        else:
+            horizon = self.segments
+            beta = self.beta / 3
+        if horizon is None:
             doubling = (releases - 1).bit_length()
             chance = beta / ((doubling + 1) * (doubling + 2))
             return endless_radius(self.counter_epsilon, self.delta, releases, chance)
         if self.delta > 0:
-            return gaussian_radius(self.counter_epsilon, self.delta, served, beta)
-        return named_radius(self.counter, served, self.counter_epsilon, beta)
+            return gaussian_radius(self.counter_epsilon, self.delta, horizon, beta)
+        return named_radius(self.counter, horizon, self.counter_epsilon, beta)
 
     def bound(self, ones: int | None = None, ticks: int | None = None) -> float:
         """With chance 1 − β no release is farther than this from the truth while at most `ones`
@@ -277,20 +280,23 @@ class SparsePlan:
         Raises:
             ParameterError: As `bound`.
         """
-        ones = self.max_ones if ones is None else ones
+        if ones is None:
+            ones = self.max_ones
         if ones is None:
             raise ParameterError("max_ones is unknown: say for how many ones the bound is wanted")
         ones = check_count("ones", ones, 0)
         if self.method == "constant":
             assert self.max_ones is not None
             return self.max_ones / 2
-        ticks = self.horizon if ticks is None else ticks
+        if ticks is None:
+            ticks = self.horizon
         if ticks is None:
             raise ParameterError("there is no horizon: say for how many ticks the bound is wanted")
         ticks = check_count("ticks", ticks)
-        return self.counter_bound(
-            ticks if self.method == "plain" else ones // self.gap
-        ) + self.offset(ticks)
+        releases = ticks
+        if self.method != "plain":
+            releases = ones // self.gap
+        return self.counter_bound(releases) + self.offset(ticks)
 
 
 def fixed_spread(
@@ -309,7 +315,10 @@ def endless_spread(
     1)(d + 2))."""
     doubling = tick.bit_length() - 1
     chance = beta / 3 / ((doubling + 1) * (doubling + 2) << doubling)
-    segment_chance = chance if segments is None else beta / 3 / (segments + 1)
+    if segments is None:
+        segment_chance = chance
+    else:
+        segment_chance = beta / 3 / (segments + 1)
     return _quantile(threshold_epsilon, segment_chance) + _quantile(tick_epsilon, chance)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from sqlalchemy import Connection, delete, select
 
 from evercount._validate import AnyArray, IntArray
-from evercount.queries.user_cap import NOTHING, Used
+from evercount.queries.user_cap import NO_USE, Used
 from evercount.store.database import in_parts, insert_rows, remove, replace_rows, rows_of
 from evercount.store.schema import users
 from evercount.store.sealing import Sealer
@@ -72,7 +72,7 @@ class CapBlocks:
     def read(self, connection: Connection, wanted: AnyArray) -> IntArray:
         if self._stored is None:
             self._stored = _read_blocks(connection, self._stream, self._sealer)
-        used = np.zeros((len(wanted), len(NOTHING)), np.int64)
+        used = np.zeros((len(wanted), len(NO_USE)), np.int64)
         missing = np.arange(len(wanted))
         for block in reversed((*self._stored, *self._fresh)):
             place = block.find(wanted[missing])
@@ -140,7 +140,7 @@ class PersonCaps:
             for row in rows_of(connection, users, "user", "sealed", stream=self._stream, user=part):
                 user = bytes(row.user)
                 self._used[user] = _open(self._sealer, self._stream, user, row.sealed)
-        return {user: self._used.get(user, NOTHING) for user in wanted}
+        return {user: self._used.get(user, NO_USE) for user in wanted}
 
     def change(self, used: Mapping[bytes, Used]) -> None:
         self._used.update(used)

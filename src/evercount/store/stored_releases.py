@@ -169,7 +169,13 @@ def public_keys_of(connection: Connection, stream: int) -> list[tuple[str, int]]
 
 def declared(row: Any) -> Settled:
     """The declaration of a row of `streams`."""
-    return Settled.from_dict(json.loads(row["declaration"])).started(instant_of(row["start"]))
+    written = json.loads(row["declaration"])
+    if written.get("factorization") is None:
+        raise StoreError(
+            f"stream {row['name']!r} of the store was declared by a version of evercount that did "
+            "not name its noise, and this one does not read it: go on with that version"
+        )
+    return Settled.from_dict(written).started(instant_of(row["start"]))
 
 
 def with_late_rules(connection: Connection, one: StoredStream) -> Settled:

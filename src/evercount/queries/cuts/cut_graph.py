@@ -144,11 +144,12 @@ class CutGraph:
             ParameterError: A set is empty, the sets overlap, or a vertex does not exist.
         """
         first = self._side("S", S)
-        second = self._side("P", set(range(self.vertices)) - set(first) if P is None else P)
-        if set(first) & set(second):
-            raise ParameterError(
-                f"S and P must be disjoint, both contain {sorted(set(first) & set(second))}"
-            )
+        if P is None:
+            P = set(range(self.vertices)) - set(first)
+        second = self._side("P", P)
+        common = sorted(set(first) & set(second))
+        if common:
+            raise ParameterError(f"S and P must be disjoint, both contain {common}")
         value = float(self.weights[np.ix_(first, second)].sum())
         return CutValue(value, self.std * sqrt(len(first) * len(second)))
 
@@ -242,36 +243,41 @@ class CutGraph:
         return self._extreme(1.0, True, level)
 
     def _extreme(self, sign: float, sparsity: bool, level: float) -> CutEstimate:
-        """The cut with the smallest sign × weight.
+        """Search the cut with the smallest sign × weight.
 
         Guarantee. With probability ≥ level the true extreme value lies in [low, high], and with
         probability ≥ level the true value of the returned cut is within `error` of its released
         one. Proof: ``cuts.proof.md``, "Extreme cuts". Assumption: as for `bound`. Test:
         tests/queries/test_queries_cuts.py::test_extreme_cuts_are_covered.
         """
-        n, beta = self.vertices, 1.0 - check_probability("level", level)
+        n = self.vertices
+        beta = 1.0 - check_probability("level", level)
         weights = sign * self.weights
         sizes = np.arange(1, n // 2 + 1)
         pairs = sizes * (n - sizes)
+        scale = np.ones(len(pairs))
+        if sparsity:
+            scale = 1 / pairs
         if n <= ENUMERATED:
             numbers = np.arange(1, 2 ** (n - 1))  # the last vertex is always on the other side
             sides = (numbers[:, None] >> np.arange(n) & 1).astype(np.float64)
-            exact, method = True, "enumeration"
+            exact = True
+            method = "enumeration"
         else:
             exact = sign > 0 and not sparsity and bool((self.edges >= 0).all())
-            method = (
-                "Stoer-Wagner"
-                if exact
-                else "Stoer-Wagner, spectral sweeps and local search on the raw weights"
-            )
+            if exact:
+                method = "Stoer-Wagner"
+            else:
+                method = "Stoer-Wagner, spectral sweeps and local search on the raw weights"
             sides = candidate_cuts(weights, sparsity)
         values = objective(weights, sides, sparsity)
         small = np.minimum(sides.sum(axis=1), n - sides.sum(axis=1)).astype(np.int64)
         if n <= ENUMERATED:
             least = np.asarray([values[small == size].min() for size in sizes])
         else:
-            least = least_by_size(weights) / (pairs if sparsity else 1)
-        scale = 1 / pairs if sparsity else np.ones(len(pairs))
+            least = least_by_size(weights)
+            if sparsity:
+                least = least / pairs
         # the true extreme cut does not depend on the noise, so one tail is enough; the chosen one
         # does
         one = scale * [self._noise.of_one(number, beta) for number in pairs.tolist()]
@@ -284,24 +290,28 @@ class CutGraph:
         best = int(values.argmin())
         floor = 0.0 if self.nonnegative else -inf
         low, high = (max(end, floor) for end in sorted((sign * low, sign * high)))
-        size, released = int(small[best]), sign * float(values[best])
+        size = int(small[best])
+        released = sign * float(values[best])
         return CutEstimate(
-            tuple(np.flatnonzero(sides[best]).tolist()),
-            min(max(released, low), high),
-            released,
-            self.std * sqrt(pairs[size - 1]) * float(scale[size - 1]),
-            float(margins[size - 1]),
-            low,
-            high,
-            level,
-            method,
-            exact,
+            side=tuple(np.flatnonzero(sides[best]).tolist()),
+            value=min(max(released, low), high),
+            released=released,
+            std=self.std * sqrt(pairs[size - 1]) * float(scale[size - 1]),
+            error=float(margins[size - 1]),
+            low=low,
+            high=high,
+            level=level,
+            method=method,
+            exact=exact,
         )
 
     def _side(self, name: str, vertices: Collection[int]) -> list[int]:
-        members = list(vertices) if isinstance(vertices, Iterable) else []
-        integers = all(issubclass(type(v), Integral) and type(v) is not bool for v in members)
-        side = sorted(map(int, set(members))) if integers else []
+        members: list[int] = []
+        if isinstance(vertices, Iterable):
+            members = list(vertices)
+        side: list[int] = []
+        if all(issubclass(type(v), Integral) and type(v) is not bool for v in members):
+            side = sorted(map(int, set(members)))
         if not side or len(side) != len(members) or not 0 <= side[0] <= side[-1] < self.vertices:
             raise ParameterError(
                 f"{name} must hold distinct vertices in 0..{self.vertices - 1}, got {vertices!r}"
@@ -315,7 +325,8 @@ class CutGraph:
             raise ParameterError(
                 f"sizes must be those of the two sides, (|S|, |P|), got {sizes!r}"
             ) from None
-        a, b = check_count("the size of a side", a), check_count("the size of a side", b)
+        a = check_count("the size of a side", a)
+        b = check_count("the size of a side", b)
         if a + b > self.vertices:
             raise ParameterError(
                 f"disjoint sides of {a} and {b} vertices do not fit into {self.vertices}"
@@ -324,8 +335,11 @@ class CutGraph:
 
 
 def _cuts_of_size(n: int, a: int, b: int) -> int:
-    """Number of unordered pairs of disjoint sets of these sizes."""
-    return comb(n, a) * comb(n - a, b) // (2 if a == b else 1)
+    """Count the unordered pairs of disjoint sets of these sizes."""
+    ordered = comb(n, a) * comb(n - a, b)
+    if a == b:
+        return ordered // 2
+    return ordered
 
 
 EXACT_NUMBERS = 256
@@ -350,11 +364,9 @@ class CutNoise:
     def of_one(self, pairs: int, beta: float) -> float:
         """Half-width that the noise of one cut, chosen without looking, leaves with probability at
         most beta."""
-        laplace = self.laplace
-        return self._width(
-            interval_quantile(beta) if laplace is None else laplace_factor(beta, laplace * pairs),
-            pairs,
-        )
+        if self.laplace is None:
+            return self._width(interval_quantile(beta), pairs)
+        return self._width(laplace_factor(beta, self.laplace * pairs), pairs)
 
     def of_many(self, pairs: int, cuts: int, beta: float) -> float:
         """Half-width that none of this number of cuts leaves, with probability at least 1 − beta.
@@ -366,7 +378,8 @@ class CutNoise:
         """
         if self.laplace is None:
             return self._width(simultaneous_quantile(cuts, beta), pairs)
-        numbers, exponent = self.laplace * pairs, log(cuts) - log(beta)
+        numbers = self.laplace * pairs
+        exponent = log(cuts) - log(beta)
         if numbers <= EXACT_NUMBERS and exponent < EXACT_EXPONENT:
             return self._width(laplace_factor(exp(-exponent), numbers), pairs)
         return self._width(_chernoff(numbers, log(2) + exponent), pairs)
@@ -377,19 +390,23 @@ class CutNoise:
 
 @lru_cache(maxsize=4096)
 def _chernoff(numbers: int, exponent: float) -> float:
-    """a with P(S > a·std) ≤ exp(−exponent) for a sum S of equal Laplace numbers; rounded up. For
-    scale 1, P(S > y) ≤ exp(−u·y)·(1 − u²)^(−numbers), smallest at u = (√(numbers² + y²) −
+    """Find a with P(S > a·std) ≤ exp(−exponent) for a sum S of equal Laplace numbers; rounded up.
+    For scale 1, P(S > y) ≤ exp(−u·y)·(1 − u²)^(−numbers), smallest at u = (√(numbers² + y²) −
     numbers)/y."""
-    low, high = 0.0, exponent + sqrt(2 * numbers * exponent) + 1.0
+    low = 0.0
+    high = exponent + sqrt(2 * numbers * exponent) + 1.0
     while _rate(numbers, high) < exponent:
         high *= 2
     while high - low > 1e-12 * high:
         middle = (low + high) / 2
-        low, high = (middle, high) if _rate(numbers, middle) < exponent else (low, middle)
+        if _rate(numbers, middle) < exponent:
+            low = middle
+        else:
+            high = middle
     return high * (1 + 1e-9) / sqrt(2 * numbers)
 
 
 def _rate(numbers: int, y: float) -> float:
-    """u·y + numbers·ln(1 − u²) at its largest."""
+    """Maximise u·y + numbers·ln(1 − u²) over u."""
     u = y / (sqrt(numbers * numbers + y * y) + numbers)
     return u * y + numbers * log1p(-u * u)

@@ -101,7 +101,9 @@ class Cuts(PowerQuery[FloatArray]):
             return 1.0
         # whether it may become one of another edge
         elsewhere = self.swap == "any edge" and self.vertices > 2
-        return 2.0**power if self.weights == "signed" else 1.0 + elsewhere
+        if self.weights == "signed":
+            return 2.0**power
+        return 1.0 + elsewhere
 
     def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
         increments = np.zeros(self.cells, np.int64)
@@ -120,8 +122,9 @@ class Cuts(PowerQuery[FloatArray]):
         return CutGraph(self.vertices, noisy, std, nonnegative=self.weights == "unit", noise=noise)
 
     def _read(self, number: int, update: Any) -> tuple[int, int]:
-        """The cell of an update, and its weight in grid units."""
-        n, least = self.vertices, -1 if self.weights == "signed" else 0
+        """Find the cell of an update, and its weight in grid units."""
+        n = self.vertices
+        least = -1 if self.weights == "signed" else 0
         try:
             u, v, weight = update
         except (TypeError, ValueError):
@@ -137,6 +140,7 @@ class Cuts(PowerQuery[FloatArray]):
         elif not least <= weight <= 1:
             wrong = f"has a weight outside [{least}, 1]"
         else:
-            low, high = int(min(u, v)), int(max(u, v))
+            low = int(min(u, v))
+            high = int(max(u, v))
             return low * n - low * (low + 1) // 2 + high - low - 1, round(float(weight) / self.grid)
         raise EventRefused(number, f"is {update!r:.80} and {wrong}", "update")

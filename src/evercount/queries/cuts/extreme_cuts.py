@@ -50,15 +50,17 @@ def stoer_wagner_cuts(weights: FloatArray) -> FloatArray:
     alive = np.arange(n)
     cuts = np.empty((n - 1, n))
     for phase in range(n - 1):
-        left = merged[np.ix_(alive, alive)]
-        links = left[0].copy()
+        remaining = merged[np.ix_(alive, alive)]
+        links = remaining[0].copy()
         links[0] = -np.inf  # a vertex that was taken stays there
         last = before = 0
         for _ in range(len(alive) - 1):
-            before, last = last, int(links.argmax())
+            before = last
+            last = int(links.argmax())
             links[last] = -np.inf
-            links += left[last]
-        s, t = alive[before], alive[last]
+            links += remaining[last]
+        s = alive[before]
+        t = alive[last]
         cuts[phase] = groups[t]
         groups[s] += groups[t]
         merged[s] += merged[t]
@@ -69,7 +71,7 @@ def stoer_wagner_cuts(weights: FloatArray) -> FloatArray:
 
 
 def _spectral_cuts(weights: FloatArray) -> FloatArray:
-    """Prefixes of the vertices in the order of each low eigenvector, and rounded random
+    """List prefixes of the vertices in the order of each low eigenvector, and rounded random
     combinations of them."""
     n = len(weights)
     _, vectors = low_eigenvectors(weights, EIGENVECTORS)
@@ -106,24 +108,27 @@ def local_search(weights: FloatArray, sides: FloatArray, sparsity: bool) -> Floa
     cut = objective(weights, sides, False)
     inside = sides.sum(axis=1)
     tolerance = 1e-12 * float(np.abs(weights).sum()) / (n if sparsity else 1)
-    going = np.arange(len(sides))
+    active = np.arange(len(sides))
     # each step lowers the objective; the limit only guards against rounding
     for _ in range(20 * n):
-        after = cut[going, np.newaxis] + signs[going] * pull[going]
-        sizes = inside[going, np.newaxis] - signs[going]
+        after = cut[active, np.newaxis] + signs[active] * pull[active]
+        sizes = inside[active, np.newaxis] - signs[active]
         pairs = sizes * (n - sizes)
         legal = pairs > 0
-        moved = np.full(after.shape, np.inf)
-        np.divide(after, pairs if sparsity else 1.0, out=moved, where=legal)
-        best = moved.argmin(axis=1)
-        now = cut[going] / (inside[going] * (n - inside[going]) if sparsity else 1.0)
-        helps = moved[np.arange(len(going)), best] < now - tolerance
+        after_move = np.full(after.shape, np.inf)
+        np.divide(after, pairs if sparsity else 1.0, out=after_move, where=legal)
+        best = after_move.argmin(axis=1)
+        now = cut[active] / (inside[active] * (n - inside[active]) if sparsity else 1.0)
+        helps = after_move[np.arange(len(active)), best] < now - tolerance
         if not helps.any():
             break
-        going, best, rows = going[helps], best[helps], np.flatnonzero(helps)
-        cut[going], inside[going] = after[rows, best], sizes[rows, best]
-        pull[going] -= 2 * signs[going, best][:, np.newaxis] * weights[best]
-        signs[going, best] *= -1
+        active = active[helps]
+        best = best[helps]
+        rows = np.flatnonzero(helps)
+        cut[active] = after[rows, best]
+        inside[active] = sizes[rows, best]
+        pull[active] -= 2 * signs[active, best][:, np.newaxis] * weights[best]
+        signs[active, best] *= -1
     return np.asarray((signs + 1) / 2)
 
 

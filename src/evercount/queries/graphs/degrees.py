@@ -27,7 +27,7 @@ from evercount.queries.publishing import Publishing
 
 
 def _falling(values: FloatArray) -> FloatArray:
-    """The nearest sequence that falls."""
+    """Project values on the nearest sequence that falls."""
     # imported here: it takes longer than all the rest of start-up
     from scipy.optimize import isotonic_regression
 
@@ -79,7 +79,9 @@ class HighDegree(GraphQuery[float]):
 
     def falling_sensitivity(self, adjacency: Adjacency) -> float | None:
         """Proof: ``graphs.proof.md``, section 6. An edge that is added or removed gains nothing."""
-        return _turns(self, [(self.tau, 1)]) if adjacency == "replace" else None
+        if adjacency == "replace":
+            return _turns(self, [(self.tau, 1)])
+        return None
 
     def _value_change_bound(self) -> ValueChangeBound:
         """Both ends of an edge may pass tau."""
@@ -166,7 +168,9 @@ class DegreeHistogram(GraphQuery[FloatArray]):
         """The degrees that are counted, with the number of cells like each: only the first and the
         last differ."""
         top = self.degree_bound
-        return [(1, 1), (2, top - 2), (top, 1)] if top > 1 else [(1, 1)]
+        if top > 1:
+            return [(1, 1), (2, top - 2), (top, 1)]
+        return [(1, 1)]
 
     def _change_bounds(self, stream: StreamKind) -> Sequence[ChangeBound]:
         """As HighDegree, for every degree."""
@@ -174,7 +178,9 @@ class DegreeHistogram(GraphQuery[FloatArray]):
 
     def falling_sensitivity(self, adjacency: Adjacency) -> float | None:
         """Proof: ``graphs.proof.md``, section 6. An edge that is added or removed gains nothing."""
-        return _turns(self, self._taus) if adjacency == "replace" else None
+        if adjacency == "replace":
+            return _turns(self, self._taus)
+        return None
 
     def _value_change_bound(self) -> ValueChangeBound:
         """Each end of an edge moves one cell by 1; in the worst case all ends move the same
@@ -260,39 +266,63 @@ class DegreeSequence(GraphQuery[FloatArray]):
         return self.degree_bound
 
 
+SWAP_BY_FIXED_ENDS = {2: 4, 1: 8, 0: 32}
+"""P² + N² of a replaced update at most, by how many ends of the time in which a vertex is counted
+differently are fixed: it begins with the update itself, or it never ends."""
+
+
 def _degree_bound(stream: StreamKind, tau: int, top: int, cells: int = 1) -> ChangeBound:
-    """ChangeBound of the number of vertices of degree ≥ tau when no degree exceeds `top`; proof,
-    section 6. A vertex that loses one edge of the stream is counted differently exactly while its
-    degree is at the edge of tau. It enters that time once and leaves it once; it enters with the
-    changed update itself if tau is the first degree to pass, and never leaves it if tau is the
-    last."""
-    # where the projection runs, two other vertices are counted differently, too: those of the edges
-    # that come
-    others = 2 if tau == top else 4
-    kept = ProjectedChange(others, 4, others + (2 if tau == 1 else 4))
-    if stream in ("ignore-duplicates", "ignore-absent"):  # a later copy always ends it
-        first = tau == (top if stream == "ignore-absent" else 1)
-        return ChangeBound(2, 2, cells, swap=8 if first else 32, kept=kept)
-    last = tau == (1 if stream == "delete" else top)
-    first = tau == (top if stream == "delete" else 1)
-    swap = 4 if first and last else 8 if first or last else 32
-    return ChangeBound(2, 0 if last else 2, cells, swap, kept=kept)
+    """Bound what one update changes in the number of vertices of degree ≥ tau, where no degree
+    exceeds `top`; proof, section 6.
+
+    A vertex that loses one edge of the stream is counted differently exactly while its degree is at
+    the edge of tau. It enters that time once and leaves it once; it enters with the changed update
+    itself if tau is the first degree to pass, and never leaves it if tau is the last.
+    """
+    first_degree = 1
+    last_degree = top
+    if stream in ("delete", "ignore-absent"):  # degrees only fall
+        first_degree = top
+        last_degree = 1
+    enters_at_once = tau == first_degree
+    never_leaves = tau == last_degree
+    if stream in ("ignore-duplicates", "ignore-absent"):  # a later copy always ends the time
+        never_leaves = False
+    return ChangeBound(
+        up=2,
+        down=0 if never_leaves else 2,
+        cells=cells,
+        swap=SWAP_BY_FIXED_ENDS[enters_at_once + never_leaves],
+        under_projection=_projected_degree_change(tau, top),
+    )
+
+
+def _projected_degree_change(tau: int, top: int) -> ProjectedChange:
+    """Bound the change of the same number where the projection runs: two other vertices, those of
+    the edges that come, are counted differently, too."""
+    rises = 2 if tau == top else 4
+    ends = 2 if tau == 1 else 4
+    return ProjectedChange(rises=rises, falls=4, either=rises + ends)
 
 
 def _turns(query: GraphQuery[V_co], taus: Sequence[tuple[int, int]]) -> float | None:
-    """S for replace where the Gram matrix falls, of (tau, number of cells that are alike); proof,
-    section 6. The ends of the old and of the new edge are taken in pairs, one of each. A pair
-    changes a cell by −1, 0 or 1 at any time. Its rises and its falls sum to 2 at most, or to 1
-    where tau is the first or the last degree."""
+    """Bound S for replace where the Gram matrix falls, from pairs (tau, number of cells that are
+    alike); proof, section 6.
+
+    The ends of the old and of the new edge are taken in pairs, one of each. A pair changes a cell
+    by −1, 0 or 1 at any time. Its rises and its falls sum to 2 at most, or to 1 where tau is the
+    first or the last degree.
+    """
     if query.stream == "mixed":
         return None
-    total, top = 0, query.degree_bound
+    total = 0
+    top = query.degree_bound
     for tau, cells in taus:
         bound = _degree_bound(query.stream, tau, top)
+        each = min(bound.bound(2, True), 24)
         if query.enforce_degree:  # two pairs of ends, two of vertices of edges that come
-            ends, others = 2 if tau == 1 else 6, 2 if tau == top else 6
+            ends = 2 if tau == 1 else 6
+            others = 2 if tau == top else 6
             each = 4 * (ends + others) + isqrt(64 * ends * others - 1) + 1
-        else:
-            each = min(bound.bound(2, True), 24)
         total += cells * each
     return float(total)

@@ -50,15 +50,15 @@ class ChangeBound:
     """What one update changes in each of `cells` cells: rises sum to ≤ up, falls to ≤ down (or vice
     versa). `swap` bounds P² + N² when one update is replaced by another or by none; None stands for
     the general 2(up + down)². `ceiling` is the range of a function that only rises or only falls:
-    then P, N ≤ ceiling. `kept` holds where the stable projection runs; None stands for its general
-    rule, which reads a `swap` of 2M² as P, N ≤ M."""
+    then P, N ≤ ceiling. `under_projection` holds where the stable projection runs; None stands for
+    its general rule, which reads a `swap` of 2M² as P, N ≤ M."""
 
     up: int
     down: int
     cells: int = 1
     swap: int | None = None
     ceiling: int | None = None
-    kept: ProjectedChange | None = None
+    under_projection: ProjectedChange | None = None
 
     def bound(self, power: int, replaced: bool, projected: ChangeBound | None = None) -> int:
         """Bound on Σ (P² + N²) over these cells, or for the power 1 on Σ (P + N); see
@@ -68,22 +68,29 @@ class ChangeBound:
             bound: int = sum(part**power for part in self._project(replaced, projected))
         elif not replaced:
             bound = self.up**power + self.down**power
-        else:
+        elif self.swap is None:
             bound = 2 * (self.up + self.down) ** power
-            if self.swap is not None:
-                bound = self.swap if power == 2 else min(bound, isqrt(2 * self.swap))
+        elif power == 2:
+            bound = self.swap
+        else:
+            bound = min(2 * (self.up + self.down) ** power, isqrt(2 * self.swap))
         if self.ceiling is not None:
             bound = min(bound, 2 * self.ceiling**power)
         return self.cells * bound
 
     def _project(self, replaced: bool, edge: ChangeBound) -> tuple[int, int]:
-        """Bounds of rises and falls under projection: of one arrival less, one kept edge goes and
-        two may come."""
-        if self.kept is not None:
-            return (self.kept.either,) * 2 if replaced else (self.kept.rises, self.kept.falls)
+        """Bound rises and falls under projection: of one arrival less, one kept edge goes and two
+        may come."""
+        if self.under_projection is not None:
+            if replaced:
+                return (self.under_projection.either,) * 2
+            return (self.under_projection.rises, self.under_projection.falls)
         if not replaced:
             return self.up + 2 * edge.down, self.down + 2 * edge.up
-        own = self.up + self.down if self.swap is None else isqrt(self.swap // 2)
+        if self.swap is None:
+            own = self.up + self.down
+        else:
+            own = isqrt(self.swap // 2)
         return (own + 2 * (edge.up + edge.down),) * 2
 
 
@@ -176,7 +183,8 @@ class EdgeRules:
         for number, event in enumerate(listed_events(events)):
             u, v, weight = self.parse(number, event)
             old = now.get((u, v), state.edges.get((u, v)))
-            comes, goes = weight > 0 and old is None, weight < 0 and old is not None
+            comes = weight > 0 and old is None
+            goes = weight < 0 and old is not None
             if self.stream == "insert" and not comes:
                 again = "inserts an edge for the second time; omit it or use ignore-duplicates"
                 raise _refusal(number, event, again)
@@ -189,7 +197,9 @@ class EdgeRules:
                     full = full or (weight > 0 and before >= limit)
                     load[vertex] = before + (1 if weight > 0 else -1)
             if full and not self.enforce_degree:
-                enforce = "" if self.stream == "mixed" else " or use enforce_degree=True"
+                enforce = ""
+                if self.stream != "mixed":
+                    enforce = " or use enforce_degree=True"
                 raise _refusal(number, event, f"exceeds max_degree={limit}; promise more{enforce}")
             # only there it matters whether the edge comes again
             if full and self.stream != "insert":
@@ -200,8 +210,8 @@ class EdgeRules:
         return TickUpdates(updates, load)
 
     def parse(self, number: int, event: Any, start: bool = False) -> Update:
-        """One update as (smaller vertex, larger vertex, weight), or one edge of the public
-        start."""
+        """Read one update, or one edge of the public start, as (smaller vertex, larger vertex,
+        weight)."""
         signed = self.stream == "mixed" and not start
         goes = self.deletes and not start
         largest = None if goes else self.weight_limit
@@ -210,16 +220,13 @@ class EdgeRules:
             # not 1 and 0
             if isinstance(u, bool) or isinstance(v, bool) or (rest and isinstance(rest[0], bool)):
                 raise TypeError
-            u, v = index(u), index(v)
-            weight = index(rest[0]) if rest else 1
+            u = index(u)
+            v = index(v)
+            weight = 1
+            if rest:
+                weight = index(rest[0])
         except (TypeError, ValueError) as error:
-            form = (
-                "(u, v, 1) or (u, v, -1)"
-                if signed
-                else "(u, v)"
-                if largest is None
-                else "(u, v, weight)"
-            )
+            form = _form_of_updates(signed, largest)
             raise _refusal(
                 number, event, f"is not an update; give {form}, whole numbers"
             ) from error
@@ -229,23 +236,43 @@ class EdgeRules:
             raise _refusal(
                 number, event, "is a self-loop; only edges between two vertices are legal"
             )
-        if signed:
-            if len(rest) != 1 or weight not in (-1, 1):
-                raise _refusal(
-                    number, event, "needs (u, v, 1) for an insertion or (u, v, -1) for a deletion"
-                )
-        elif largest is not None:
-            if len(rest) > 1 or (not rest and largest > 1) or not 1 <= weight <= largest:
-                raise _refusal(number, event, f"needs (u, v, weight) with a weight in 1..{largest}")
-        elif rest:
-            signs = "; where edges come and go, use stream='mixed'" if weight in (-1, 1) else ""
-            raise _refusal(
-                number, event, f"carries a weight where none belongs; give (u, v){signs}"
-            )
-        return (min(u, v), max(u, v), -1 if goes else weight)
+        problem = _problem_of_weight(rest, weight, signed, largest)
+        if problem:
+            raise _refusal(number, event, problem)
+        if goes:
+            weight = -1
+        return (min(u, v), max(u, v), weight)
+
+
+def _problem_of_weight(rest: Sequence[Any], weight: int, signed: bool, largest: int | None) -> str:
+    """Say what is wrong with what follows the two vertices of an update; nothing if it is legal."""
+    if signed:
+        if len(rest) != 1 or weight not in (-1, 1):
+            return "needs (u, v, 1) for an insertion or (u, v, -1) for a deletion"
+    elif largest is not None:
+        if len(rest) > 1 or (not rest and largest > 1) or not 1 <= weight <= largest:
+            return f"needs (u, v, weight) with a weight in 1..{largest}"
+    elif rest and weight in (-1, 1):
+        return (
+            "carries a weight where none belongs; give (u, v); where edges come and go, use "
+            "stream='mixed'"
+        )
+    elif rest:
+        return "carries a weight where none belongs; give (u, v)"
+    return ""
+
+
+def _form_of_updates(signed: bool, largest: int | None) -> str:
+    """Say how an update is written."""
+    if signed:
+        return "(u, v, 1) or (u, v, -1)"
+    if largest is None:
+        return "(u, v)"
+    return "(u, v, weight)"
 
 
 def _refusal(number: int, event: Any, reason: str) -> EventRefused:
+    """Make the error that refuses an update."""
     return EventRefused(number, f"is {event!r:.80} and {reason}", "update")
 
 
@@ -298,7 +325,8 @@ class UnionFind:
 
     def join(self, u: int, v: int) -> bool:
         """Join the two sets; True if they were two."""
-        u, v = self.find(u), self.find(v)
+        u = self.find(u)
+        v = self.find(v)
         if u == v:
             return False
         self.parent[max(u, v)] = min(u, v)

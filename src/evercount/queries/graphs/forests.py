@@ -56,7 +56,10 @@ class MatchingTracker(Tracker):
         """
 
     def change(self, u: int, v: int, by: int, row: list[int]) -> None:
-        row[0] += self._insert(u, v) if by > 0 else self._remove(u, v)
+        if by > 0:
+            row[0] += self._insert(u, v)
+        else:
+            row[0] += self._remove(u, v)
 
     def _insert(self, u: int, v: int) -> int:
         """Grow by one iff the new edge closes an augmenting path."""
@@ -119,17 +122,21 @@ class MatchingTracker(Tracker):
                 self._start(root)
 
     def _search(self) -> bool:
-        """Follow the waiting edges until the matching grows; whether it did."""
+        """Follow the waiting edges until the matching grows; return whether it did."""
         if len(self.members) < 2:  # an augmenting path has two free ends, each of which is a root
             return False
-        waiting, outer, root, mate = self.waiting, self.outer, self.root, self.mate
+        waiting = self.waiting
+        outer = self.outer
+        root = self.root
+        mate = self.mate
         while waiting:
-            x, seen = waiting.popleft()
-            if not seen and x not in root:
-                x, seen = next((other for other in self.neighbours[x] if other in outer), x), (x,)
+            x, neighbours = waiting.popleft()
+            if not neighbours and x not in root:
+                neighbours = (x,)
+                x = next((other for other in self.neighbours[x] if other in outer), x)
             if x not in outer:  # its tree was felled, or no outer vertex is next to it
                 continue
-            for y in seen:
+            for y in neighbours:
                 if y not in self.neighbours[x]:  # the edge was removed while it waited
                     continue
                 if y in outer:
@@ -155,9 +162,11 @@ class MatchingTracker(Tracker):
             while inner is not None:
                 above = self.parent[inner]
                 following = self.mate.get(above)
-                self.mate[inner], self.mate[above] = above, inner
+                self.mate[inner] = above
+                self.mate[above] = inner
                 inner = following
-        self.mate[x], self.mate[y] = y, x
+        self.mate[x] = y
+        self.mate[y] = x
         self._fell(*roots)
 
     def _shrink(self, x: int, y: int) -> None:
@@ -167,13 +176,15 @@ class MatchingTracker(Tracker):
         top = next(base for base in self._bases_upwards(y) if base in on_way)
         absorbed: dict[int, None] = {}  # bases, in the order of the walk
         for start, child in ((x, y), (y, x)):
-            vertex, below = start, child
+            vertex = start
+            below = child
             while self.base.get(vertex, vertex) != top:
                 partner = self.mate[vertex]
                 absorbed[self.base.get(vertex, vertex)] = None
                 absorbed[self.base.get(partner, partner)] = None
                 self.parent[vertex] = below
-                below, vertex = partner, self.parent[partner]
+                below = partner
+                vertex = self.parent[partner]
         inside = self.blossom.setdefault(top, [])
         for old in absorbed:
             for vertex in (old, *self.blossom.pop(old, ())):
@@ -196,11 +207,12 @@ class _ForestTracker(Tracker):
     components instead. The whole graph is kept only if edges are to be removed."""
 
     def __init__(self, removals: bool, components: bool = False) -> None:
-        self.components, self.sign = components, -1 if components else 1
+        self.components = components
+        self.sign = -1 if components else 1
         self.tree: defaultdict[int, dict[int, int]] = defaultdict(dict)
-        self.graph: defaultdict[int, dict[int, int]] | None = (
-            defaultdict(dict) if removals else None
-        )
+        self.graph: defaultdict[int, dict[int, int]] | None = None
+        if removals:
+            self.graph = defaultdict(dict)
         self.sets = UnionFind()
         self.shrunk = False  # an edge has gone, so `sets` may be wrong
 
@@ -213,7 +225,11 @@ class _ForestTracker(Tracker):
     def _insert(self, u: int, v: int, weight: int, row: list[int]) -> None:
         if self.graph is not None:
             self.graph[u][v] = self.graph[v][u] = weight
-        if not {u, v} <= self._smaller_half(u, v) if self.shrunk else self.sets.join(u, v):
+        if self.shrunk:
+            joins_trees = not {u, v} <= self._smaller_half(u, v)
+        else:
+            joins_trees = self.sets.join(u, v)
+        if joins_trees:
             self._link(u, v, weight)
             row[0] += self.sign * weight
             return
@@ -248,7 +264,8 @@ class _ForestTracker(Tracker):
         del self.tree[u][v], self.tree[v][u]
 
     def _heaviest_on_path(self, u: int, v: int) -> tuple[int, int, int]:
-        """Weight and ends of the heaviest edge on the tree path from u to v, which must exist."""
+        """Find weight and ends of the heaviest edge on the tree path from u to v, which must
+        exist."""
         best = {u: (0, u, u)}
         stack = [u]
         while v not in best:
@@ -261,7 +278,7 @@ class _ForestTracker(Tracker):
         return best[v]
 
     def _smaller_half(self, u: int, v: int) -> set[int]:
-        """The smaller of the trees of u and v; both are searched in step, so the larger is not
+        """Find the smaller of the trees of u and v; both are searched in step, so the larger is not
         walked through."""
         seen: list[set[int]] = [{u}, {v}]
         stacks = [[u], [v]]
@@ -346,7 +363,9 @@ class Components(GraphQuery[float]):
 def _forest_bound(stream: StreamKind, heaviest: int) -> ChangeBound:
     if stream == "ignore-absent":
         return ChangeBound(heaviest, heaviest)
-    down = heaviest - 1 if stream == "delete" else heaviest
+    down = heaviest
+    if stream == "delete":
+        down -= 1
     return ChangeBound(heaviest, down, swap=2 * (2 * heaviest - 1) ** 2)
 
 
@@ -371,7 +390,9 @@ class Matching(OneStepQuery):
 
     def _largest_value(self) -> int:
         """Half of the vertices; for deletions the matching of the public start."""
-        return int(self.start_values[0]) if self.deletes else self.vertices // 2
+        if self.deletes:
+            return int(self.start_values[0])
+        return self.vertices // 2
 
 
 class _MinCutTracker(Tracker):

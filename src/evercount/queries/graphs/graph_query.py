@@ -104,10 +104,12 @@ class GraphQuery(EdgeRules, PowerQuery[V_co]):
                 "or -1: use stream='insert' or stream='ignore-duplicates'"
             )
         if self.needs_degree and self.max_degree is None and not self.deletes:
+            remedy = "Promise a maximum"
+            if not mixed:
+                remedy += ", or add enforce_degree=True to have it enforced"
             raise ParameterError(
                 f"{type(self).__name__} needs max_degree: one edge changes it by an amount that "
-                "grows with the degree. Promise a "
-                f"maximum{'' if mixed else ', or add enforce_degree=True to have it enforced'}."
+                f"grows with the degree. {remedy}."
             )
         try:
             object.__setattr__(
@@ -118,10 +120,10 @@ class GraphQuery(EdgeRules, PowerQuery[V_co]):
                 f"initial_edges must be a sequence of edges, got {self.initial_edges!r}"
             ) from None
         if self.stream != "mixed" and self.deletes != bool(self.initial_edges):
+            amount = "some" if len(self.initial_edges) else "no"
             raise ParameterError(
                 "initial_edges is the public start of a deletion-only stream: give it there and "
-                f"only there (stream={self.stream!r}, "
-                f"{'some' if len(self.initial_edges) else 'no'} initial edges)"
+                f"only there (stream={self.stream!r}, {amount} initial edges)"
             )
         self._check()
         _ = self.start_edges  # refuses initial edges that are not legal
@@ -135,25 +137,26 @@ class GraphQuery(EdgeRules, PowerQuery[V_co]):
 
     @abstractmethod
     def _new_tracker(self) -> Tracker:
-        """A tracker of the empty graph."""
+        """Make a tracker of the empty graph."""
 
     @abstractmethod
     def _change_bounds(self, stream: StreamKind) -> Sequence[ChangeBound]:
-        """What one update of such a stream changes, cell by cell, when the degree is promised."""
+        """Bound what one update of such a stream changes, cell by cell, when the degree is
+        promised."""
 
     @abstractmethod
     def _value_change_bound(self) -> ValueChangeBound:
-        """How far the values of two graphs are apart that differ in one edge, or in two."""
+        """Bound how far the values of two graphs are apart that differ in one edge, or in two."""
 
     def _largest_value(self) -> int:
-        """A number that the function never exceeds."""
+        """Give a number that the function never exceeds."""
         return self.vertices
 
     def _check(self) -> None:
         """Validate the parameters that only this query has."""
 
     def _empty_value(self) -> int:
-        """The function of the graph without edges."""
+        """Evaluate the function of the graph without edges."""
         return 0
 
     # -- the contract ------------------------------------------------------------------------------
@@ -167,13 +170,12 @@ class GraphQuery(EdgeRules, PowerQuery[V_co]):
         """Duplicates and absent edges are ignored and a degree is enforced, unless said
         otherwise."""
         quiet = dict(parameters)
-        quiet.setdefault(
-            "stream", "ignore-absent" if quiet.get("initial_edges") else "ignore-duplicates"
-        )
-        if quiet.get("max_degree") is not None and quiet["stream"] in (
-            "insert",
-            "ignore-duplicates",
-        ):
+        stream = "ignore-duplicates"
+        if quiet.get("initial_edges"):
+            stream = "ignore-absent"
+        quiet.setdefault("stream", stream)
+        edges_only_come = quiet["stream"] in ("insert", "ignore-duplicates")
+        if edges_only_come and quiet.get("max_degree") is not None:
             quiet.setdefault("enforce_degree", True)
         return quiet
 
@@ -203,12 +205,14 @@ class GraphQuery(EdgeRules, PowerQuery[V_co]):
                 "no l1 sensitivity, which pure privacy (delta=0) needs; choose a small positive "
                 "delta and a horizon"
             )
-        parts = self._change_bounds(self.stream)
-        inserted = self._change_bounds("insert") if self.enforce_degree else [None] * len(parts)
+        bounds = self._change_bounds(self.stream)
+        if not self.enforce_degree:
+            return float(sum(bound.bound(power, replaced) for bound in bounds))
+        insertions = self._change_bounds("insert")
         return float(
             sum(
-                part.bound(power, replaced, edge)
-                for part, edge in zip(parts, inserted, strict=True)
+                bound.bound(power, replaced, insertion)
+                for bound, insertion in zip(bounds, insertions, strict=True)
             )
         )
 
@@ -220,18 +224,24 @@ class GraphQuery(EdgeRules, PowerQuery[V_co]):
         bound = self._value_change_bound()
         if not replaced:
             return float(bound.one)
-        return float(max(bound.one, bound.exchanged, bound.both if self.stream == "mixed" else 0))
+        if self.stream == "mixed":
+            return float(max(bound.one, bound.exchanged, bound.both))
+        return float(max(bound.one, bound.exchanged))
 
     @cached_property
     def degree_bound(self) -> int:
         """The degree that no vertex exceeds: promised, enforced, or seen in the public start."""
         if self.deletes:
             return max(Counter(chain.from_iterable(self.start_edges)).values())
-        return self.max_degree if self.max_degree is not None else self.vertices - 1
+        if self.max_degree is not None:
+            return self.max_degree
+        return self.vertices - 1
 
     def initial_state(self) -> GraphState:
         degree = Counter(chain.from_iterable(self.start_edges))
-        load = dict(degree) if self.stream == "mixed" and self.max_degree is not None else {}
+        load = {}
+        if self.stream == "mixed" and self.max_degree is not None:
+            load = dict(degree)
         return GraphState(self._tracked(self.start_edges)[0], dict(self.start_edges), load)
 
     def encode(self, state: Any, events: Any) -> tuple[IntArray, GraphState]:
@@ -261,8 +271,9 @@ class GraphQuery(EdgeRules, PowerQuery[V_co]):
         return np.array(self._tracked(self.start_edges)[1], np.float64)
 
     def _tracked(self, edges: dict[Edge, int]) -> tuple[Tracker, list[int]]:
-        """A tracker of these edges, and f of them."""
-        tracker, row = self._new_tracker(), [self._empty_value()] * self.cells
+        """Make a tracker of these edges; evaluate f of them."""
+        tracker = self._new_tracker()
+        row = [self._empty_value()] * self.cells
         for (u, v), weight in edges.items():
             if weight:
                 tracker.change(u, v, weight, row)

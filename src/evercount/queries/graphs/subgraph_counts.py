@@ -49,9 +49,12 @@ class Edges(GraphQuery[float]):
         """±1 once; where duplicates or absent edges are ignored a later copy takes it back."""
         again = stream in ("ignore-duplicates", "ignore-absent")
         # where the projection runs: two edges come instead, and a later copy takes e back
-        lost = 2 + int(again)
+        falls = 2 + int(again)
+        under_projection = ProjectedChange(rises=1, falls=falls, either=falls)
         return [
-            ChangeBound(1, int(again), swap=2 if again else 1, kept=ProjectedChange(1, lost, lost))
+            ChangeBound(
+                up=1, down=int(again), swap=1 + int(again), under_projection=under_projection
+            )
         ]
 
     def _value_change_bound(self) -> ValueChangeBound:
@@ -85,7 +88,9 @@ class _SubgraphCount(GraphQuery[float]):
     def most_per_edge(self) -> int:
         """K: the most subgraphs that one edge can lie in."""
         most = self._most_by_degree
-        return most if self.max_per_edge is None else min(most, self.max_per_edge)
+        if self.max_per_edge is None:
+            return most
+        return min(most, self.max_per_edge)
 
     def _check(self) -> None:
         if self.max_per_edge is not None:
@@ -132,13 +137,17 @@ class _SubgraphCount(GraphQuery[float]):
     def _change_bounds(self, stream: StreamKind) -> Sequence[ChangeBound]:
         """The share of one edge lies in 0..K and grows with the other edges; it falls again unless
         edges only come."""
-        most = self.most_per_edge if stream == self.stream else self._most_by_degree
-        one_way = stream in ("insert", "delete", "ignore-absent")
-        return [
-            ChangeBound(
-                most, 0 if stream == "insert" else most, swap=2 * most**2 if one_way else None
-            )
-        ]
+        if stream == self.stream:
+            most = self.most_per_edge
+        else:
+            most = self._most_by_degree
+        down = most
+        if stream == "insert":
+            down = 0
+        swap = None
+        if stream in ("insert", "delete", "ignore-absent"):
+            swap = 2 * most**2
+        return [ChangeBound(up=most, down=down, swap=swap)]
 
     def _value_change_bound(self) -> ValueChangeBound:
         """One edge lies in at most K subgraphs."""
@@ -287,5 +296,7 @@ class KStars(_SubgraphCount):
         return self.vertices * comb(self.degree_bound, self.k)
 
     def parameters(self) -> dict[str, Any]:
-        given = super().parameters().items()
-        return {name: value for name, value in given if name != "max_per_edge" or value is not None}
+        parameters = super().parameters().items()
+        return {
+            name: value for name, value in parameters if name != "max_per_edge" or value is not None
+        }
