@@ -330,18 +330,18 @@ def backfill(folder: Path, ticks: int) -> float:
     """Processor time in which a store accepts one batch of 20 keys in each of many ticks."""
     import numpy as np
 
+    from evercount.engine.arrivals import Arrivals
     from evercount.engine.close_ticks import TickTotals
     from evercount.store import Store
-    from evercount.store.accept_totals import CountedBatch
+    from evercount.store.accept_totals import SourceBatch
 
     declaration = declared([f"k{i}" for i in range(20)], ticks)
     tick, cell = np.repeat(np.arange(1, ticks + 1), 20), np.tile(np.arange(20), ticks)
     store = Store(folder / f"backfill{ticks}.db")
     live = store.declare(declaration, START_US / 1e6)
     before = time.process_time()
-    store.accept_totals(
-        "bench", CountedBatch("q", 0, TickTotals(1, ticks, 20, tick, cell, np.ones_like(tick)))
-    )
+    totals = TickTotals(1, ticks, 20, tick, cell, np.ones_like(tick))
+    store.accept_totals("bench", SourceBatch("q", 0), Arrivals(totals))
     seconds = time.process_time() - before
     assert live.counted
     store.close()

@@ -21,11 +21,12 @@ from evercount.consume import consume_log, log_sources
 from evercount.consume.consume_log import LEAST_JUDGED, LogConsumer, LogMetrics
 from evercount.consume.log_sources import LogAddress
 from evercount.declarations.declaration import StreamDeclaration
+from evercount.engine.arrivals import Arrivals
 from evercount.engine.close_ticks import TickTotals
 from evercount.errors import Conflict, InputError, LogUnreachable, ParameterError, StoreError
 from evercount.noise import Secret
 from evercount.store import Store
-from evercount.store.accept_totals import CountedBatch
+from evercount.store.accept_totals import SourceBatch
 from log_servers import KafkaMock, manage, publish
 from soak_cases import soak_except
 from store_reading import all_releases
@@ -383,7 +384,7 @@ def test_late_messages_revise_their_own_day(nats_address: str, tmp_path: Path) -
     for number, rows in enumerate(([(1, 0, 2)], [(1, 1, 1), (2, 0, 1)])):
         columns = (np.asarray(column) for column in zip(*rows, strict=True))
         other.accept_totals(
-            "visits", CountedBatch("q", number, TickTotals(1, len(rows), 2, *columns))
+            "visits", SourceBatch("q", number), Arrivals(TickTotals(1, len(rows), 2, *columns))
         )
         other.close_ticks(live, 1, 0.0)
     wanted = [one["values"] for one in all_releases(other, "visits")]

@@ -19,6 +19,7 @@ from sqlalchemy import select
 from conftest import ROOT_SECRET
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.schedule import UNITS
+from evercount.engine.arrivals import Arrivals
 from evercount.engine.close_ticks import TickTotals
 from evercount.errors import Conflict, ParameterError
 from evercount.files.release_job import Job
@@ -27,7 +28,7 @@ from evercount.noise import Secret
 from evercount.service.read_events import read_batch
 from evercount.service.views import ViewRequest, read_view
 from evercount.store import Accepted, Store
-from evercount.store.accept_totals import CountedBatch
+from evercount.store.accept_totals import SourceBatch
 from evercount.store.reader import Reading
 from evercount.store.schema import users
 from evercount.store.writer import WatchedStore
@@ -260,7 +261,7 @@ def by_totals(one: StreamDeclaration, folder: Path) -> list[tuple[Any, ...]]:
             totals = TickTotals(
                 tick, 1, 2, *(np.asarray([part]) for part in (tick, KEYS.index(key), 1))
             )
-            store.accept_totals("x", CountedBatch("query", number, totals))
+            store.accept_totals("x", SourceBatch("query", number), Arrivals(totals))
     live = store.find("x")
     store.close_ticks(live, TICKS - live.closed, 0.0) if live.closed < TICKS else None
     found = shown(one, store)

@@ -21,10 +21,11 @@ import pytest
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.fields import Columns
 from evercount.declarations.schedule import Schedule, microseconds, parse_instant
+from evercount.engine.arrivals import Arrivals
 from evercount.engine.close_ticks import TickEvents
 from evercount.errors import InputError, ParameterError
 from evercount.files.bad_rows import find_rejects, split_new, write_rejects
-from evercount.files.count_rows import CountedRows, count
+from evercount.files.count_rows import count
 from evercount.files.event_sql import FRACTION, REASONS, placed
 from evercount.files.source import connect, open_source
 from evercount.privacy import Budget
@@ -106,13 +107,13 @@ def write(folder: Path, rows: list[dict[str, Any]], form: str, delimiter: str = 
 
 def counted(
     path: str, spec: StreamDeclaration, scratch: Path, first: int = 1, stop: int = 11, **more: Any
-) -> CountedRows:
+) -> Arrivals:
     scratch.mkdir(exist_ok=True)
     (scratch / "input").unlink(missing_ok=True)
     return count((open_source(path, scratch),), spec, first, stop, scratch, **more)
 
 
-def dense(counts: CountedRows, ticks: int, cells: int) -> np.ndarray:
+def dense(counts: Arrivals, ticks: int, cells: int) -> np.ndarray:
     assert counts.totals.cells == cells
     return counts.totals.rows(1, ticks + 1)
 
@@ -163,12 +164,12 @@ def test_users_keep_their_first_events(tmp_path: Path, form: str) -> None:
     path = write(tmp_path, rows, form)
     got = counted(path, spec, tmp_path / "scratch")
     np.testing.assert_array_equal(dense(got, 10, 4), expected)
-    assert dict(got.users) == {user: (events, 0) for user, events in seen.items()}
+    assert dict(got.caps_used) == {user: (events, 0) for user, events in seen.items()}
     # in two runs, with what the first one has seen
     one = counted(path, spec, tmp_path / "scratch", 1, 5)
-    two = counted(path, spec, tmp_path / "scratch", 5, 11, users=one.users)
+    two = counted(path, spec, tmp_path / "scratch", 5, 11, users=one.caps_used)
     np.testing.assert_array_equal(dense(one, 10, 4) + dense(two, 10, 4), expected)
-    assert dict(two.users) == dict(got.users)
+    assert dict(two.caps_used) == dict(got.caps_used)
 
 
 def test_a_cap_that_cuts_through_events_of_one_moment(tmp_path: Path) -> None:
@@ -179,7 +180,7 @@ def test_a_cap_that_cuts_through_events_of_one_moment(tmp_path: Path) -> None:
     spec = declared(CLOCK, "ts", "histogram", "region", KEYS, user="user", max_events=2)
     got = counted(write(tmp_path, rows, "csv"), spec, tmp_path / "s")
     assert got.totals.rows(2, 3).tolist() == [[1, 1, 0, 0]]
-    assert dict(got.users) == {"u": (2, 0)}
+    assert dict(got.caps_used) == {"u": (2, 0)}
 
 
 @pytest.mark.parametrize("form", ["csv", "jsonl", "parquet"])
@@ -205,7 +206,7 @@ def test_a_declared_order_counts_and_not_that_of_the_rows(tmp_path: Path, form: 
         got = counted(write(tmp_path, rows, form), spec, tmp_path / "s")
         expected = [int(key in kept) + int(key == "north" and most == 4) for key in KEYS]
         assert got.totals.rows(2, 3).tolist() == [expected]
-        assert dict(got.users) == {"u": (most, 0)}
+        assert dict(got.caps_used) == {"u": (most, 0)}
 
 
 def test_users_that_are_counted_come_in_the_declared_order(tmp_path: Path) -> None:
@@ -710,7 +711,7 @@ def test_late_rows_go_to_the_first_open_tick(tmp_path: Path) -> None:
     )
     got = count(whole, spec, 3, 5, tmp_path, late=tail, users={"a": (1, 0)})
     np.testing.assert_array_equal(dense(got, 5, 4)[2:4], [[0, 2, 0, 0], [0, 0, 0, 0]])
-    assert dict(got.users) == {"a": (2, 0), "b": (1, 0)}
+    assert dict(got.caps_used) == {"a": (2, 0), "b": (1, 0)}
 
 
 @pytest.mark.parametrize(

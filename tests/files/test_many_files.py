@@ -21,10 +21,11 @@ from evercount.cli import app
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.fields import Columns
 from evercount.declarations.schedule import Schedule
+from evercount.engine.arrivals import Arrivals
 from evercount.engine.close_ticks import TickEvents
 from evercount.errors import InputError, ParameterError
 from evercount.files.bad_rows import LATE, MAYBE_LATE
-from evercount.files.count_rows import CountedRows, count
+from evercount.files.count_rows import count
 from evercount.files.source import expand_inputs, open_source
 from evercount.queries import build_query
 from state_reading import running_sums
@@ -33,7 +34,7 @@ pytest.importorskip("duckdb")
 CLOCK = Schedule.of("1h", "2026-01-01T00:00")
 
 
-def counted(files: list[str], spec: Any, scratch: Path, **more: Any) -> CountedRows:
+def counted(files: list[str], spec: Any, scratch: Path, **more: Any) -> Arrivals:
     scratch.mkdir()
     return count(
         [open_source(file, scratch, number=n) for n, file in enumerate(files)],
@@ -63,7 +64,7 @@ def test_every_format_together_is_one_file(tmp_path: Path, user: str | None) -> 
         files.append(write(folder, some, form))
     parts = counted(files, spec, tmp_path / "many")
     np.testing.assert_array_equal(parts.totals.rows(1, 11), whole.totals.rows(1, 11))
-    assert (parts.users, parts.bad) == (whole.users, 0)
+    assert (parts.caps_used, parts.bad) == (whole.caps_used, 0)
 
 
 def test_values_of_several_files(tmp_path: Path) -> None:
@@ -121,7 +122,7 @@ def test_first_events_of_users_go_by_the_order_of_files_and_rows(tmp_path: Path)
     )
     # the odd users' rows of file 1 are KEYS[0]
     assert got.totals.rows(1, 2).tolist() == [[25_000, 0, 0, 0]]
-    assert len(got.users) == 50_000
+    assert len(got.caps_used) == 50_000
 
 
 def test_users_in_small_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,7 +145,7 @@ def test_users_in_small_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         assert {(t, c): int(table[t, c]) for t, c in zip(*np.nonzero(table), strict=True)} == dict(
             expected
         )
-        assert got.users == {user: (events, 0) for user, events in seen.items()}
+        assert got.caps_used == {user: (events, 0) for user, events in seen.items()}
 
 
 def test_a_file_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

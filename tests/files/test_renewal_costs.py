@@ -17,7 +17,7 @@ from evercount.declarations.declaration import StreamDeclaration
 from evercount.errors import ParameterError
 from evercount.files import resume_run
 from evercount.privacy import Ledger
-from evercount.store import Cap, Store, set_cap
+from evercount.store import BudgetCap, Store, set_cap
 
 pytest.importorskip("duckdb")
 PERSON = "--user who --max-events 1 --period 1w"
@@ -129,14 +129,14 @@ def test_with_a_ledger_both_are_charged() -> None:
 def test_with_a_cap_both_are_charged() -> None:
     more = "--horizon 10 --renew --out f.csv --db s.db --name flu"
     store = Store("s.db")
-    set_cap(store.database, Cap(1.0, 0.0))
+    set_cap(store.database, BudgetCap(1.0, 0.0))
     store.close()
     assert run(15, more)[0] == 0
     code, said = run(20, more)
     assert code == 6, said
     store = Store("s.db")
     assert list(store.streams) == ["flu"]
-    set_cap(store.database, Cap(2.0, 0.0))
+    set_cap(store.database, BudgetCap(2.0, 0.0))
     store.close()
     assert run(20, more)[0] == 0
     store = Store("s.db")

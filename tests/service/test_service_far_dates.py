@@ -88,7 +88,7 @@ def test_facts_are_known_before_the_commit(tmp_path: Path) -> None:
     """A stream whose facts cannot be told is not declared."""
     declaration = StreamDeclaration.from_dict(COUNT)
 
-    def fail(_: object) -> None:
+    def fail(*_: object) -> None:
         raise OverflowError
 
     store = Store(tmp_path / "a.db")

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from evercount.cli.store_command import store as commands
 from evercount.errors import StoreError
 from evercount.service.runtime import Service
-from evercount.store import Cap, Store, set_cap
+from evercount.store import BudgetCap, Store, set_cap
 from served_service import ADMIN, HEADERS, served
 
 TABLE: dict[str, Any] = {
@@ -91,7 +91,7 @@ def test_a_successor_goes_on(client: httpx.Client) -> None:
 
 
 def test_declarations_beyond_the_cap_are_refused(client: httpx.Client, service: Service) -> None:
-    service.writer.submit(lambda: set_cap(service.store.database, Cap(1.2, 1e-8))).result()
+    service.writer.submit(lambda: set_cap(service.store.database, BudgetCap(1.2, 1e-8))).result()
     assert kind(client.post("/v1/streams", json={**TABLE, "name": "two"})) == (
         409,
         "BudgetExceeded",

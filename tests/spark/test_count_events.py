@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from evercount.declarations.declaration import StreamDeclaration
+from evercount.engine.arrivals import Arrivals
 from evercount.errors import EventRefused, InputError, ParameterError
 from evercount.files.bad_rows import find_rejects
 from evercount.files.count_rows import count
@@ -28,7 +29,6 @@ pytest.importorskip("pyspark")
 from evercount.spark.count_events import (  # noqa: E402
     BAD,
     TOO_FAR,
-    CountedEvents,
     capped_groups,
     count_placed,
     place_events,
@@ -76,8 +76,9 @@ TIMES = [
 
 def count_events(
     events: Any, declaration: StreamDeclaration, last: int, horizon: int | None
-) -> CountedEvents:
-    return count_placed(place_events(events, declaration, last, horizon), declaration)
+) -> Arrivals:
+    with count_placed(place_events(events, declaration, last, horizon), declaration) as arrivals:
+        return arrivals
 
 
 def declared(
@@ -111,7 +112,7 @@ def by_spark(
     totals = counted.totals
     dense = replace(totals, first_tick=1, ticks=TICKS).rows(1, TICKS + 1)
     path.unlink()
-    return dense, counted.bad
+    return dense, counted.reasons
 
 
 def same(
@@ -214,14 +215,18 @@ def test_a_key_with_half_a_surrogate_pair_is_unknown(
     for rows in (spark.read.parquet(str(tmp_path / "x.parquet")), texts):
         counted = count_events(rows, declaration, TICKS, TICKS)
         if unknown == "other":
-            assert (counted.totals.cell.tolist(), counted.totals.total.tolist(), counted.bad) == (
+            assert (
+                counted.totals.cell.tolist(),
+                counted.totals.total.tolist(),
+                counted.reasons,
+            ) == (
                 [0, 2],
                 [1, 2],
                 {},
             )
         else:
             assert (counted.totals.cell.tolist(), counted.totals.total.tolist()) == ([0], [1])
-            assert counted.bad == {REASONS[5]: 2}
+            assert counted.reasons == {REASONS[5]: 2}
     assert [row["k"] for row in texts.collect()] == ["a", "?", "a?"]
     # the library and the service: the declared rule; files: bad rows, or a file that cannot be read
     body = json.dumps([{"time": time, "key": "\ud800"}]).encode()
@@ -279,7 +284,7 @@ def test_values_that_are_texts(spark: Any, tmp_path: Path) -> None:
     pq.write_table(rows, path)
     counted = count_events(spark.read.parquet(path), declaration, TICKS, TICKS)
     assert counted.totals.total.tolist() == [2 - 4 + 0 + 2]
-    assert counted.bad == {REASONS[6]: 5}
+    assert counted.reasons == {REASONS[6]: 5}
 
 
 def test_users_are_capped_as_in_the_file_interface(spark: Any, tmp_path: Path) -> None:
@@ -318,10 +323,12 @@ def test_users_are_capped_as_in_the_file_interface(spark: Any, tmp_path: Path) -
     assert np.array_equal(found, totals)
     assert {BAD[-row["place"]]: row["events"] for row in groups if row["place"] < 0} == bad
     counted = count_events(events, declaration, TICKS, TICKS)
-    assert counted.bad == bad
-    assert counted.users is not None
-    assert counted.users.place is not None
-    per_tick = Counter(zip(counted.users.tick.tolist(), counted.users.place.tolist(), strict=True))
+    assert counted.reasons == bad
+    assert counted.persons is not None
+    assert counted.persons.place is not None
+    per_tick = Counter(
+        zip(counted.persons.tick.tolist(), counted.persons.place.tolist(), strict=True)
+    )
     assert max(per_tick.values()) >= 3
 
 
@@ -331,10 +338,10 @@ def test_rows_far_ahead_are_bad_and_rows_after_the_horizon_are_ignored(spark: An
         "00:00:00Z'"
     )
     counted = count_events(rows, declared(), 10, TICKS)
-    assert counted.bad == {BAD[TOO_FAR]: 1}
+    assert counted.reasons == {BAD[TOO_FAR]: 1}
     assert not len(counted.totals.tick)
     endless = count_events(rows, declared(horizon=None), 10, None)
-    assert endless.bad == {BAD[TOO_FAR]: 2}
+    assert endless.reasons == {BAD[TOO_FAR]: 2}
 
 
 def test_an_empty_table_has_no_totals(spark: Any) -> None:
@@ -349,11 +356,11 @@ def test_columns_that_hold_nothing_need_no_type(spark: Any) -> None:
     histogram = {"name": "histogram", "parameters": {"keys": ["a"]}}
     declaration = declared(histogram, {"time": "ts", "key": "k"})
     counted = count_events(spark.createDataFrame([], "ts void, k void"), declaration, TICKS, TICKS)
-    assert (counted.totals.ticks, counted.bad) == (0, {})
+    assert (counted.totals.ticks, counted.reasons) == (0, {})
     counted = count_events(
         spark.createDataFrame([(None, None)], "ts void, k void"), declaration, TICKS, TICKS
     )
-    assert (counted.totals.ticks, counted.bad) == (0, {BAD[1]: 1})
+    assert (counted.totals.ticks, counted.reasons) == (0, {BAD[1]: 1})
 
 
 def test_what_is_refused(spark: Any) -> None:

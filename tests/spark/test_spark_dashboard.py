@@ -14,12 +14,13 @@ import numpy as np
 import pytest
 
 from evercount.declarations.declaration import StreamDeclaration
+from evercount.engine.arrivals import Arrivals
 from evercount.engine.close_ticks import TickTotals
 from evercount.errors import StoreError
 from evercount.noise import Secret
 from evercount.service.runtime import Service
 from evercount.store import Store
-from evercount.store.accept_totals import CountedBatch
+from evercount.store.accept_totals import SourceBatch
 from evercount.store.writer import WatchedStore
 from preloaded_programs import COMMAND, Programs
 from served_service import ADMIN, HEADERS, served
@@ -97,7 +98,7 @@ def test_streams_that_come_later_are_shown_and_nothing_is_changed(
         other = StreamDeclaration.from_dict({**DECLARATION.to_dict(), "name": "other"})
         live = store.declare(other, SCHEDULE.begin / 1e6)
         store.accept_totals(
-            "other", CountedBatch("q", 0, TickTotals.dense(1, np.ones((2, 2), np.int64)))
+            "other", SourceBatch("q", 0), Arrivals(TickTotals.dense(1, np.ones((2, 2), np.int64)))
         )
         store.close_ticks(live, 2, 0.0)
         watched.look()

@@ -13,11 +13,12 @@ import pytest
 
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.schedule import SECOND
+from evercount.engine.arrivals import Arrivals
 from evercount.engine.close_ticks import TickTotals
 from evercount.errors import Conflict, StoreError
 from evercount.noise import Secret
 from evercount.store import Store
-from evercount.store.accept_totals import CountedBatch, FedStream
+from evercount.store.accept_totals import FedStream, SourceBatch
 from evercount.store.open_stream import FILES
 from postgres_cluster import Postgres
 from store_reading import all_releases
@@ -47,19 +48,17 @@ def store(tmp_path: Path) -> Iterator[Store]:
     made.close()
 
 
-def batch(number: int, rows: dict[int, list[int]], query: str = "q1", **rest: Any) -> CountedBatch:
+def batch(
+    number: int, rows: dict[int, list[int]], query: str = "q1", **rest: Any
+) -> tuple[SourceBatch, Arrivals]:
     """A batch of some ticks: tick → one number for each cell."""
     ticks = sorted(rows)
     dense = np.asarray([rows[tick] for tick in ticks])
     at, cell = np.nonzero(dense)
     tick = np.asarray(ticks)[at]
     first = ticks[0] if ticks else 1
-    return CountedBatch(
-        query,
-        number,
-        TickTotals(first, ticks[-1] - first + 1, 3, tick, cell, dense[at, cell]),
-        **rest,
-    )
+    totals = TickTotals(first, ticks[-1] - first + 1, 3, tick, cell, dense[at, cell])
+    return SourceBatch(query, number, **rest), Arrivals(totals)
 
 
 def released(store: Store) -> list[list[float]]:
@@ -73,48 +72,48 @@ def expected(rows: Any, declaration: StreamDeclaration = DECLARATION) -> list[li
 
 def test_batches_add_up_and_ticks_without_events_are_released(store: Store) -> None:
     live = store.find("counted")
-    assert store.accept_totals("counted", batch(0, {1: [1, 0, 2], 4: [0, 5, 0]}))
-    assert store.accept_totals("counted", batch(1, {1: [3, 0, 0], 2: [1, 1, 1]}))
+    assert store.accept_totals("counted", *batch(0, {1: [1, 0, 2], 4: [0, 5, 0]}))
+    assert store.accept_totals("counted", *batch(1, {1: [3, 0, 0], 2: [1, 1, 1]}))
     store.close_ticks(live, 5, 0.0)
     assert released(store) == expected([[4, 0, 2], [1, 1, 1], [0, 0, 0], [0, 5, 0], [0, 0, 0]])
 
 
 def test_a_repeated_batch_is_counted_once_also_after_its_ticks_closed(store: Store) -> None:
     one = batch(0, {1: [1, 0, 2]})
-    assert store.accept_totals("counted", one)
-    assert not store.accept_totals("counted", one)
+    assert store.accept_totals("counted", *one)
+    assert not store.accept_totals("counted", *one)
     store.close_ticks(store.find("counted"), 1, 0.0)
-    assert not store.accept_totals("counted", one)
+    assert not store.accept_totals("counted", *one)
     store.close_ticks(store.find("counted"), 1, 0.0)
     assert released(store) == expected([[1, 0, 2], [0, 0, 0]])
 
 
 def test_a_repeated_batch_with_other_totals_is_refused(store: Store) -> None:
-    store.accept_totals("counted", batch(0, {1: [1, 0, 2]}))
+    store.accept_totals("counted", *batch(0, {1: [1, 0, 2]}))
     with pytest.raises(Conflict, match="counted before with other events"):
-        store.accept_totals("counted", batch(0, {1: [1, 1, 2]}))
+        store.accept_totals("counted", *batch(0, {1: [1, 1, 2]}))
     store.close_ticks(store.find("counted"), 1, 0.0)
     assert released(store) == expected([[1, 0, 2]])
 
 
 def test_gaps_and_unknown_checkpoints_are_refused(store: Store) -> None:
     with pytest.raises(Conflict, match="ahead of the store"):
-        store.accept_totals("counted", batch(1, {1: [1, 0, 0]}))
-    store.accept_totals("counted", batch(0, {1: [1, 0, 0]}))
+        store.accept_totals("counted", *batch(1, {1: [1, 0, 0]}))
+    store.accept_totals("counted", *batch(0, {1: [1, 0, 0]}))
     with pytest.raises(Conflict, match="ahead of the store"):
-        store.accept_totals("counted", batch(2, {1: [1, 0, 0]}))
+        store.accept_totals("counted", *batch(2, {1: [1, 0, 0]}))
     with pytest.raises(Conflict, match="fed from another checkpoint"):
-        store.accept_totals("counted", batch(0, {1: [1, 0, 0]}, query="q2"))
-    assert store.accept_totals("counted", batch(0, {1: [1, 0, 0]}, query="q2", fresh=True))
-    assert store.accept_totals("counted", batch(1, {1: [1, 0, 0]}, query="q2"))
+        store.accept_totals("counted", *batch(0, {1: [1, 0, 0]}, query="q2"))
+    assert store.accept_totals("counted", *batch(0, {1: [1, 0, 0]}, query="q2", fresh=True))
+    assert store.accept_totals("counted", *batch(1, {1: [1, 0, 0]}, query="q2"))
 
 
 def test_a_checkpoint_of_another_stream_is_refused(store: Store) -> None:
     other = replace(DECLARATION, name="other")
     store.declare(other, START)
-    store.accept_totals("counted", batch(0, {1: [1, 0, 0]}))
+    store.accept_totals("counted", *batch(0, {1: [1, 0, 0]}))
     with pytest.raises(Conflict, match="belongs to another stream"):
-        store.accept_totals("other", batch(0, {1: [1, 0, 0]}))
+        store.accept_totals("other", *batch(0, {1: [1, 0, 0]}))
 
 
 def test_totals_that_are_too_late_to_be_revised_are_not_counted(tmp_path: Path) -> None:
@@ -128,7 +127,7 @@ def test_totals_that_are_too_late_to_be_revised_are_not_counted(tmp_path: Path) 
         store = Store(tmp_path / f"{number}.db")
         live = store.declare(declaration, START, SECRET)
         store.close_ticks(live, 3, 0.0)
-        assert store.accept_totals("counted", batch(0, rows))
+        assert store.accept_totals("counted", *batch(0, rows))
         store.close_ticks(live, 1, 0.0)
         found.append(released(store))
         store.close()
@@ -140,9 +139,9 @@ def test_late_totals_follow_the_declared_rule(tmp_path: Path, late: Any) -> None
     declaration = replace(DECLARATION, late=late)
     store = Store(tmp_path / "store.db")
     live = store.declare(declaration, START, SECRET)
-    store.accept_totals("counted", batch(0, {1: [1, 0, 0]}))
+    store.accept_totals("counted", *batch(0, {1: [1, 0, 0]}))
     store.close_ticks(live, 2, 0.0)
-    store.accept_totals("counted", batch(1, {1: [0, 2, 0], 2: [0, 0, 3], 3: [1, 1, 1]}))
+    store.accept_totals("counted", *batch(1, {1: [0, 2, 0], 2: [0, 0, 3], 3: [1, 1, 1]}))
     store.close_ticks(live, 1, 0.0)
     found = released(store)
     store.close()
@@ -154,14 +153,14 @@ def test_totals_survive_a_restart_and_are_sealed(tmp_path: Path) -> None:
     path, key = tmp_path / "store.db", bytes(range(32))
     store = Store(path, key)
     store.declare(DECLARATION, START, SECRET)
-    store.accept_totals("counted", batch(0, {2: [123456789, 0, 0]}))
+    store.accept_totals("counted", *batch(0, {2: [123456789, 0, 0]}))
     store.close()
     content = b"".join(file.read_bytes() for file in tmp_path.iterdir())
     assert (123456789).to_bytes(8, "little") not in content
     store = Store(path, key)
     store.close_ticks(store.find("counted"), 2, 0.0)
     assert released(store) == expected([[0, 0, 0], [123456789, 0, 0]])
-    assert not store.accept_totals("counted", batch(0, {2: [123456789, 0, 0]}))
+    assert not store.accept_totals("counted", *batch(0, {2: [123456789, 0, 0]}))
     store.close()
 
 
@@ -170,14 +169,14 @@ def test_totals_are_gone_when_their_tick_is_released(store: Store) -> None:
 
     from evercount.store.schema import counted_totals
 
-    store.accept_totals("counted", batch(0, {1: [1, 0, 0], 3: [1, 0, 0]}))
+    store.accept_totals("counted", *batch(0, {1: [1, 0, 0], 3: [1, 0, 0]}))
     store.close_ticks(store.find("counted"), 2, 0.0)
     with store.database.reading() as connection:
         assert connection.execute(select(counted_totals.c.tick)).scalars().all() == [3]
 
 
 def test_totals_after_the_horizon_are_ignored(store: Store) -> None:
-    store.accept_totals("counted", batch(0, {40: [1, 0, 0], 41: [9, 9, 9]}))
+    store.accept_totals("counted", *batch(0, {40: [1, 0, 0], 41: [9, 9, 9]}))
     store.close_ticks(store.find("counted"), 40, 0.0)
     assert released(store)[-1] == expected([[0, 0, 0]] * 39 + [[1, 0, 0]])[-1]
 
@@ -188,7 +187,9 @@ def test_sums_beyond_the_declared_number_are_cut_when_the_tick_closes(tmp_path: 
     store = Store(tmp_path / "store.db")
     live = store.declare(declaration, START, SECRET)
     for number in range(2):
-        store.accept_totals("counted", CountedBatch("q", number, TickTotals.dense(1, [[6], [5]])))
+        store.accept_totals(
+            "counted", SourceBatch("q", number), Arrivals(TickTotals.dense(1, [[6], [5]]))
+        )
     store.close_ticks(live, 2, 0.0)
     found = released(store)
     store.close()
@@ -202,7 +203,9 @@ def test_sums_beyond_64_bits_are_exact(tmp_path: Path) -> None:
     store = Store(tmp_path / "store.db")
     live = store.declare(declaration, START, SECRET)
     for number, total in enumerate([2**61, 2**61, 2**61, -(2**61), -(2**61), 7 - 2**61]):
-        store.accept_totals("counted", CountedBatch("q", number, TickTotals.dense(1, [[total]])))
+        store.accept_totals(
+            "counted", SourceBatch("q", number), Arrivals(TickTotals.dense(1, [[total]]))
+        )
     store.close_ticks(live, 1, 0.0)
     found = released(store)
     store.close()
@@ -220,8 +223,8 @@ def test_a_failed_commit_counts_nothing(store: Store, monkeypatch: pytest.Monkey
     with monkeypatch.context() as patch:
         wrap(patch, accept_totals, "_add", broken)
         with pytest.raises(StoreError, match="disk"):
-            store.accept_totals("counted", batch(0, {1: [1, 0, 0]}))
-    assert store.accept_totals("counted", batch(0, {1: [1, 0, 0]}))
+            store.accept_totals("counted", *batch(0, {1: [1, 0, 0]}))
+    assert store.accept_totals("counted", *batch(0, {1: [1, 0, 0]}))
     store.close_ticks(store.find("counted"), 1, 0.0)
     assert released(store) == expected([[1, 0, 0]])
 
@@ -230,10 +233,10 @@ def test_postgresql_keeps_totals_too(postgres: Postgres, tmp_path: Path) -> None
     place, head = postgres.fresh(), tmp_path / "head"
     store = Store(place, head=head)
     store.declare(DECLARATION, START, SECRET)
-    store.accept_totals("counted", batch(0, {1: [1, 0, 2], 300: [1, 0, 0]}))
+    store.accept_totals("counted", *batch(0, {1: [1, 0, 2], 300: [1, 0, 0]}))
     store.close()
     store = Store(place, head=head)
-    assert not store.accept_totals("counted", batch(0, {1: [1, 0, 2], 300: [1, 0, 0]}))
+    assert not store.accept_totals("counted", *batch(0, {1: [1, 0, 2], 300: [1, 0, 0]}))
     store.close_ticks(store.find("counted"), 2, 0.0)
     assert released(store) == expected([[1, 0, 2], [0, 0, 0]])
     store.close()
@@ -245,7 +248,7 @@ def test_a_stream_that_counts_files_takes_no_batches(tmp_path: Path) -> None:
     store = Store(tmp_path / "store.db")
     live = store.declare(DECLARATION, START, SECRET, waits_for=FILES)
     with pytest.raises(Conflict, match="evercount release --db"):
-        store.accept_totals("counted", batch(0, {1: [1, 0, 0], 2: [0, 1, 0]}))
+        store.accept_totals("counted", *batch(0, {1: [1, 0, 0], 2: [0, 1, 0]}))
     assert not live.counted
     with pytest.raises(Conflict, match="evercount release --db"):
         FedStream(store, DECLARATION, START * SECOND).due(START * SECOND)

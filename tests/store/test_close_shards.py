@@ -13,11 +13,12 @@ import pytest
 from sqlalchemy import func, select, update
 
 from evercount.declarations.declaration import StreamDeclaration
+from evercount.engine.arrivals import Arrivals
 from evercount.engine.close_ticks import TickTotals
 from evercount.errors import Conflict, ParameterError, StoreError, TooLarge
 from evercount.noise import Secret
 from evercount.store import Batch, Reading, Store, closing_ticks, schema
-from evercount.store.accept_totals import CountedBatch
+from evercount.store.accept_totals import SourceBatch
 from evercount.store.closing_ticks import ShardWork, close_here, close_shard
 from evercount.store.database import Database, parse_url
 from postgres_cluster import Postgres
@@ -63,7 +64,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Any]:
     tables = {}
     for ticks in (4, TICKS):
         store = new_store(tmp_path_factory.mktemp("whole") / "store.db", None)
-        store.accept_totals("cut", CountedBatch("q", 0, TickTotals.dense(1, TOTALS[:ticks])))
+        store.accept_totals(
+            "cut", SourceBatch("q", 0), Arrivals(TickTotals.dense(1, TOTALS[:ticks]))
+        )
         store.close_ticks(store.find("cut"), ticks, 0.0)
         tables[ticks] = released(store), store.find("cut").head
         store.close()
@@ -79,7 +82,7 @@ def test_shards_publish_the_table_of_the_whole_stream(
     less = TOTALS.copy()
     less[0, 4] -= 1
     assert less[0, 4] >= 0
-    store.accept_totals("cut", CountedBatch("q", 0, TickTotals.dense(1, less)))
+    store.accept_totals("cut", SourceBatch("q", 0), Arrivals(TickTotals.dense(1, less)))
     row = np.zeros(CELLS, np.int64)
     row[4] = 1
     store.accept([Batch("cut", [4], row)], START)
@@ -116,7 +119,7 @@ def test_what_was_begun_is_ended_with_the_same_totals(
     """Readers see nothing of a tick before all of it is there; events that come meanwhile are
     late."""
     store = new_store(tmp_path / "store.db")
-    store.accept_totals("cut", CountedBatch("q", 0, TickTotals.dense(1, TOTALS[:4])))
+    store.accept_totals("cut", SourceBatch("q", 0), Arrivals(TickTotals.dense(1, TOTALS[:4])))
     interrupted(store, 4, done)
     reader = Reading.open(tmp_path / "store.db")
     assert released(reader) == []
@@ -126,7 +129,7 @@ def test_what_was_begun_is_ended_with_the_same_totals(
     store = new_store(tmp_path / "store.db")
     live = store.find("cut")
     assert (live.closed, live.open_tick) == (0, 5)
-    store.accept_totals("cut", CountedBatch("q", 1, TickTotals.dense(1, TOTALS[:4] + 100)))
+    store.accept_totals("cut", SourceBatch("q", 1), Arrivals(TickTotals.dense(1, TOTALS[:4] + 100)))
     store.close_ticks(live, 1, 0.0)
     assert live.closed == 4
     assert (released(store), live.head) == whole[4]
@@ -140,7 +143,7 @@ def test_a_repeated_call_commits_nothing(tmp_path: Path, whole: dict[int, Any]) 
     def twice(work: ShardWork) -> None:
         answers.extend(close_shard(work, number, KEY) for number in (2, 0, 1, 0, 1, 2))
 
-    store.accept_totals("cut", CountedBatch("q", 0, TickTotals.dense(1, TOTALS)))
+    store.accept_totals("cut", SourceBatch("q", 0), Arrivals(TickTotals.dense(1, TOTALS)))
     store.close_ticks(store.find("cut"), TICKS, 0.0, run=twice)
     assert answers == [TICKS] * 3 + [0] * 3
     assert (released(store), store.find("cut").head) == whole[TICKS]
@@ -175,7 +178,7 @@ def test_two_calls_at_once_commit_one_of_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: dict[int, Any]
 ) -> None:
     store = new_store(tmp_path / "store.db")
-    store.accept_totals("cut", CountedBatch("q", 0, TickTotals.dense(1, TOTALS)))
+    store.accept_totals("cut", SourceBatch("q", 0), Arrivals(TickTotals.dense(1, TOTALS)))
     answers: list[Any] = []
 
     def run(work: ShardWork) -> None:
@@ -262,7 +265,7 @@ def test_another_number_of_shards_is_refused(tmp_path: Path) -> None:
     store = new_store(tmp_path / "store.db")
     with pytest.raises(Conflict, match="is kept in 3 shards"):
         store.declare(DECLARATION, START, shards=4)
-    assert store.declare(DECLARATION, START).cut is not None
+    assert store.declare(DECLARATION, START).shards is not None
     store.close()
     store = new_store(tmp_path / "whole.db", None)
     store.close_ticks(store.find("cut"), 1, 0.0)
@@ -288,7 +291,7 @@ def test_shards_on_postgresql(
     postgres: Postgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: dict[int, Any]
 ) -> None:
     store = new_store(postgres.fresh(), head=tmp_path / "head")
-    store.accept_totals("cut", CountedBatch("q", 0, TickTotals.dense(1, TOTALS)))
+    store.accept_totals("cut", SourceBatch("q", 0), Arrivals(TickTotals.dense(1, TOTALS)))
 
     def run(work: ShardWork) -> None:
         both_at_once(monkeypatch, work)

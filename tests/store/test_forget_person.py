@@ -14,17 +14,17 @@ from typer.testing import CliRunner
 
 from evercount.cli.store_command import store as commands
 from evercount.declarations.declaration import StreamDeclaration
+from evercount.engine.arrivals import Arrivals, NamedRows, PersonEvents
 from evercount.engine.close_ticks import TickTotals
 from evercount.errors import EvercountError, ParameterError
 from evercount.noise import Secret
 from evercount.queries.user_cap import Caps
 from evercount.service.read_events import read_batch
 from evercount.store import Accepted, Store
-from evercount.store.accept_totals import CountedBatch
+from evercount.store.accept_totals import SourceBatch
+from evercount.store.caps_of_persons import HASH, CapBlocks
 from evercount.store.commit_batches import user_hashes
 from evercount.store.forget_person import forget_person, names_persons, used_up
-from evercount.store.known_users import HASH, ManyUsers
-from evercount.store.named_events import NamedEvents, UserEvents
 from evercount.store.open_stream import FILES, HISTORY
 from evercount.store.schema import metadata, users
 from store_reading import all_releases
@@ -67,14 +67,15 @@ def send(store: Store, declaration: StreamDeclaration, *events: Any, now: float 
     assert isinstance(answer, Accepted), answer
 
 
-def elsewhere(number: int, *events: tuple[int, str, int]) -> CountedBatch:
+def elsewhere(number: int, *events: tuple[int, str, int]) -> tuple[SourceBatch, Arrivals]:
     """Events (tick, user, cell) that were read elsewhere."""
     tick, user, cell = zip(*events, strict=True)
     order = np.arange(len(events))
-    columns = UserEvents(
+    columns = PersonEvents(
         np.asarray(tick), user, order, order, np.asarray(cell), np.zeros(len(events), np.int64)
     )
-    return CountedBatch("q", number, TickTotals(1, 0, CELLS, NONE, NONE, NONE), users=columns)
+    totals = TickTotals(1, 0, CELLS, NONE, NONE, NONE)
+    return SourceBatch("q", number), Arrivals(totals, persons=columns)
 
 
 def released(store: Store) -> list[list[float]]:
@@ -112,7 +113,7 @@ def test_nothing_of_the_person_is_left(place: Any) -> None:
         for hour in (1, 2)
     ]
     send(store, declaration, *events, now=START + 3 * 3600)  # they wait for ticks 2 and 3
-    store.accept_totals("one", elsewhere(0, (1, ANN, 1), (1, BOB, 1), (4, ANN, 2)))
+    store.accept_totals("one", *elsewhere(0, (1, ANN, 1), (1, BOB, 1), (4, ANN, 2)))
     (hashed,) = user_hashes(live, [ANN])
     before = held(store)
     assert ANN.encode() in before
@@ -146,7 +147,7 @@ def test_caps_stay_used_up(place: Any, block: bool) -> None:
     store = Store(place)
     live = store.declare(declaration, START, SECRET)
     if block:
-        store.accept_totals("one", elsewhere(0, (1, ANN, 0), (1, BOB, 0)))
+        store.accept_totals("one", *elsewhere(0, (1, ANN, 0), (1, BOB, 0)))
     else:
         send(store, declaration, {"key": 0, "user": ANN}, {"key": 0, "user": BOB})
     store.close_ticks(live, 1, 0.0)
@@ -159,7 +160,7 @@ def test_caps_stay_used_up(place: Any, block: bool) -> None:
         entries = dict(
             zip(
                 hashes.tolist(),
-                ManyUsers(live.id, store.sealer).read(connection, hashes).tolist(),
+                CapBlocks(live.id, store.sealer).read(connection, hashes).tolist(),
                 strict=True,
             )
         )
@@ -170,7 +171,7 @@ def test_caps_stay_used_up(place: Any, block: bool) -> None:
     assert entries[ann] == list(used_up(Caps.of(declaration.budget), 2)) == [2, 0, 0, 0]
     assert (entries[bob][0], entries[stranger], kept) == (1, [0, 0, 0, 0], 2)
     send(store, declaration, {"key": 1, "user": ANN}, {"key": 1, "user": BOB}, now=START)
-    store.accept_totals("one", elsewhere(int(block), (3, ANN, 2), (3, BOB, 2)))
+    store.accept_totals("one", *elsewhere(int(block), (3, ANN, 2), (3, BOB, 2)))
     store.close_ticks(live, 2, 0.0)
     assert released(store) == expected([[2, 0, 0], [0, 1, 0], [0, 0, 0]], declaration)
     store.close()
@@ -205,9 +206,11 @@ def test_queries_that_count_persons(place: Any) -> None:
     send(store, declaration, {"user": "cyd@example.org"}, {"user": BOB})
     store.close_ticks(live, 1, 0.0)
     send(store, declaration, {"user": ANN}, {"user": "dan@example.org"})
-    rows = NamedEvents(np.asarray([2, 3]), [ANN, "eve@example.org"], np.zeros((2, 3), np.int64))
+    rows = NamedRows(np.asarray([2, 3]), [ANN, "eve@example.org"], np.zeros((2, 3), np.int64))
     store.accept_totals(
-        "one", CountedBatch("q", 0, TickTotals(1, 0, 1, NONE, NONE, NONE), named=[rows])
+        "one",
+        SourceBatch("q", 0),
+        Arrivals(TickTotals(1, 0, 1, NONE, NONE, NONE), rows_with_names=[rows]),
     )
     assert held(store).count(ANN.encode()) == 2
     forget_person(store, "one", ANN)
@@ -233,12 +236,14 @@ def test_keys_that_only_this_person_named_go_too(place: Any) -> None:
     declaration = declared(query, budget=budget, columns={"time": "t", "key": "k", "user": "u"})
     store = Store(place)
     store.declare(declaration, START, SECRET)
-    columns = UserEvents(
+    columns = PersonEvents(
         np.asarray([1, 1]), [ANN, BOB], *(np.arange(2) for _ in range(3)), np.zeros(2, np.int64),
         None, ("a key of ann", "a key of bob"),
     )  # fmt: skip
     store.accept_totals(
-        "one", CountedBatch("q", 0, TickTotals(1, 0, 1, NONE, NONE, NONE), users=columns)
+        "one",
+        SourceBatch("q", 0),
+        Arrivals(TickTotals(1, 0, 1, NONE, NONE, NONE), persons=columns),
     )
     assert b"a key of ann" in held(store)
     forget_person(store, "one", ANN)

@@ -11,13 +11,14 @@ import pytest
 from sqlalchemy import func, select
 
 from evercount.declarations.declaration import StreamDeclaration
+from evercount.engine.arrivals import Arrivals, NamedRows
 from evercount.engine.close_ticks import TickTotals
 from evercount.errors import Conflict, ParameterError
 from evercount.noise import Secret
 from evercount.service.read_events import read_batch
 from evercount.store import Store, named_events
-from evercount.store.accept_totals import CountedBatch
-from evercount.store.named_events import NamedEvents, pack_rows, unpack_rows
+from evercount.store.accept_totals import SourceBatch
+from evercount.store.named_events import pack_rows, unpack_rows
 from evercount.store.schema import counted_events
 from store_reading import all_releases
 
@@ -49,12 +50,12 @@ PERSONS = declared("active-users", {"user": "who"}, unit="user", max_ticks=2)
 
 def batch(
     number: int, rows: list[Row], parts: int = 1, declaration: StreamDeclaration = KEYS
-) -> CountedBatch:
+) -> tuple[SourceBatch, Arrivals]:
     """The rows in parts by ticks."""
     ticks = sorted({row[0] for row in rows})
     some = [[row for row in rows if row[0] in part] for part in np.array_split(ticks, parts)]
     named = [
-        NamedEvents(
+        NamedRows(
             np.asarray([row[0] for row in one], np.int64),
             [row[1] for row in one],
             np.asarray([row[2:] for row in one], np.int64),
@@ -64,7 +65,7 @@ def batch(
     ]
     none = np.empty(0, np.int64)
     totals = TickTotals(1, 0, declaration.query.cells, none, none, none)
-    return CountedBatch("q", number, totals, named=iter(named))
+    return SourceBatch("q", number), Arrivals(totals, rows_with_names=iter(named))
 
 
 def opened(path: Path, declaration: StreamDeclaration = KEYS) -> Store:
@@ -96,19 +97,19 @@ def test_keys_of_several_batches_and_of_the_service_add_up(
         (tick, f"key {number}", tick * 20 + number) for tick in (1, 2, 4) for number in (2, 0, 1)
     ]
     store = opened(tmp_path)
-    assert store.accept_totals("named", batch(0, rows, parts=3))
-    assert not store.accept_totals("named", batch(0, rows[::-1], parts=2))
+    assert store.accept_totals("named", *batch(0, rows, parts=3))
+    assert not store.accept_totals("named", *batch(0, rows[::-1], parts=2))
     with pytest.raises(Conflict, match="counted before with other events"):
-        store.accept_totals("named", batch(0, [*rows[:-1], (4, "key 1", 82)]))
+        store.accept_totals("named", *batch(0, [*rows[:-1], (4, "key 1", 82)]))
     with pytest.raises(ParameterError, match="with their names where keys are not listed"):
-        store.accept_totals("named", CountedBatch("q", 1, TickTotals.dense(1, [[1]])))
+        store.accept_totals("named", SourceBatch("q", 1), Arrivals(TickTotals.dense(1, [[1]])))
     assert b"key 0" not in b"".join(file.read_bytes() for file in tmp_path.iterdir())
     store.accept(
         [read_batch(KEYS, b'[{"key": "key 1"}, {"key": "posted"}]')], KEYS.schedule.begin / 1e6
     )
     store.close()
     store = Store(tmp_path / "store.db", bytes(range(32)))
-    assert store.accept_totals("named", batch(1, [(1, "key 0", 5), (3, "lone", 1)]))
+    assert store.accept_totals("named", *batch(1, [(1, "key 0", 5), (3, "lone", 1)]))
     live = store.find("named")
     while live.closed < TICKS:
         store.close_ticks(live, TICKS - live.closed, 0.0)
@@ -131,11 +132,11 @@ def test_late_rows_follow_the_rule(tmp_path: Path, late: str) -> None:
         {"name": "discovered-keys", "parameters": {"minimum": 2}}, {"key": "k"}, late
     )
     store = opened(tmp_path, declaration)
-    store.accept_totals("named", batch(0, [(1, "a", 50)]))
+    store.accept_totals("named", *batch(0, [(1, "a", 50)]))
     store.close_ticks(store.find("named"), 2, 0.0)
     store.accept_totals(
         "named",
-        batch(1, [(1, "a", 7), (2, "b", 60), (2, "a", 2), (3, "a", 3), (4, "a", 4)], parts=2),
+        *batch(1, [(1, "a", 7), (2, "b", 60), (2, "a", 2), (3, "a", 3), (4, "a", 4)], parts=2),
     )
     store.close_ticks(store.find("named"), 2, 0.0)
     found = [one["values"] for one in all_releases(store, "named")]
@@ -150,7 +151,7 @@ def test_persons_count_once_a_tick_in_their_first_ticks(tmp_path: Path) -> None:
     first = [(tick, who, 0, 0, 0) for tick, who in ((1, "ann"), (1, "bob"), (2, "ann"), (3, "ann"))]
     again = [(tick, who, 0, 0, 0) for tick, who in ((1, "ann"), (3, "bob"), (4, "cyd"))]
     for number, rows in enumerate((first, again)):
-        assert store.accept_totals("named", batch(number, rows, declaration=PERSONS))
+        assert store.accept_totals("named", *batch(number, rows, declaration=PERSONS))
     store.close_ticks(store.find("named"), TICKS, 0.0)
     found = [one["values"] for one in all_releases(store, "named")]
     store.close()

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from evercount.cli.store_command import store as commands
 from evercount.errors import BudgetExceeded, ParameterError
 from evercount.privacy import Budget, Cost, compose
-from evercount.store import Cap, Store, StreamDeclaration, retire_stream, set_cap
+from evercount.store import BudgetCap, Store, StreamDeclaration, retire_stream, set_cap
 
 
 def declared(name: str, epsilon: float, delta: float = 1e-9, **budget: object) -> StreamDeclaration:
@@ -29,7 +29,7 @@ def declared(name: str, epsilon: float, delta: float = 1e-9, **budget: object) -
 def test_the_stated_total_never_exceeds_the_cap(tmp_path: Path) -> None:
     """Also with pure streams between, and with retired ones: what is spent stays spent."""
     store = Store(tmp_path / "a.db")
-    cap = Cap(1.5, 5e-9)
+    cap = BudgetCap(1.5, 5e-9)
     set_cap(store.database, cap)
     refused = 0
     for number, (epsilon, delta) in enumerate(
@@ -64,7 +64,7 @@ def test_a_cap_is_kept_by_choices_after_releases(tmp_path: Path) -> None:
         (("pure", 0.1, 0.0), True),
     ):
         store = Store(tmp_path / f"{last}.db")
-        set_cap(store.database, Cap(1.5, 1e-8))
+        set_cap(store.database, BudgetCap(1.5, 1e-8))
         store.declare(declared("first", 1.0, 4e-9), 0.0)
         stated = compose([Cost(Budget(1.0, 4e-9), 0.0), Cost(Budget(*last[1:]), 0.0)])
         assert stated.epsilon <= 1.5
@@ -78,7 +78,7 @@ def test_a_cap_is_kept_by_choices_after_releases(tmp_path: Path) -> None:
 
 def test_units_that_cannot_be_added_up_have_the_cap_each(tmp_path: Path) -> None:
     store = Store(tmp_path / "a.db")
-    set_cap(store.database, Cap(1.0, 1e-9))
+    set_cap(store.database, BudgetCap(1.0, 1e-9))
     store.declare(declared("events", 1.0), 0.0)
     store.declare(declared("users", 1.0, unit="user", max_events=2), 0.0)
     with pytest.raises(BudgetExceeded, match="cap of this store"):
@@ -99,7 +99,7 @@ def test_streams_about_users_add_up_whatever_they_count_of_each(tmp_path: Path) 
     assert (total["streams"], total["unit"], total["period"]) == (4, "user", None)
     assert total["delta"] == same.delta
     assert same.epsilon * (1 - 1e-9) <= total["epsilon"] <= same.epsilon * 1.001
-    set_cap(store.database, Cap(total["epsilon"], total["delta"] + 1e-9))
+    set_cap(store.database, BudgetCap(total["epsilon"], total["delta"] + 1e-9))
     with pytest.raises(BudgetExceeded):
         store.declare(declared("k2", 0.5, unit="user", max_events=2), 0.0)
     store.close()
@@ -120,4 +120,4 @@ def test_the_command_sets_shows_and_removes_it(tmp_path: Path) -> None:
         CliRunner().invoke(commands, ["cap", "--epsilon", "2"]).exception, ParameterError
     )
     with pytest.raises(ParameterError, match="cap needs"):
-        Cap(0.0, 1e-9)
+        BudgetCap(0.0, 1e-9)

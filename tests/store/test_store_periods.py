@@ -13,7 +13,7 @@ import pytest
 from evercount.errors import BudgetExceeded, ParameterError
 from evercount.privacy import Budget, Cost, TimeRange
 from evercount.service.runtime import Service
-from evercount.store import Cap, Store, StreamDeclaration, retire_stream, set_cap, spending
+from evercount.store import BudgetCap, Store, StreamDeclaration, retire_stream, set_cap, spending
 from evercount.store.spending import Spending, describe_ledger
 from evercount.store.stream_life import explain, renew_stream
 from served_service import ADMIN, HEADERS, HandClock, served
@@ -57,7 +57,7 @@ def totals(store: Store) -> list[tuple[float, int]]:
 
 def test_seven_weekdays_do_not_fit_into_one_cap(store: Store) -> None:
     """Somebody who comes on every day would be counted seven times in each week."""
-    set_cap(store.database, Cap(1.0, 0.0))
+    set_cap(store.database, BudgetCap(1.0, 0.0))
     store.declare(declared("monday"), 0.0)
     for day in range(6, 12):
         with pytest.raises(BudgetExceeded, match="begin at different times"):
@@ -85,7 +85,7 @@ def test_seven_weekdays_do_not_fit_into_one_cap(store: Store) -> None:
 def test_periods_that_cannot_be_compared_do_not_fit_into_a_cap(
     store: Store, change: dict[str, Any]
 ) -> None:
-    set_cap(store.database, Cap(5.0, 0.0))
+    set_cap(store.database, BudgetCap(5.0, 0.0))
     store.declare(
         declared("one", budget={**WEEKS, "period": change.get("budget", WEEKS)["period"]}), 0.0
     )
@@ -95,7 +95,7 @@ def test_periods_that_cannot_be_compared_do_not_fit_into_a_cap(
 
 
 def test_periods_of_other_lengths_are_other_units(store: Store) -> None:
-    set_cap(store.database, Cap(1.0, 0.0))
+    set_cap(store.database, BudgetCap(1.0, 0.0))
     store.declare(declared("days", budget={**WEEKS, "period": 7}), 0.0)
     store.declare(declared("hours", tick="1h", budget={**WEEKS, "period": 7}), 0.0)
     assert [one["apart"] for one in store.ledger()["totals"]] == [0, 0]
@@ -103,18 +103,18 @@ def test_periods_of_other_lengths_are_other_units(store: Store) -> None:
 
 def test_a_renewal_that_cuts_a_week_costs_both(store: Store) -> None:
     store.declare(declared("flu"), 0.0)
-    set_cap(store.database, Cap(1.5, 0.0))
+    set_cap(store.database, BudgetCap(1.5, 0.0))
     with pytest.raises(BudgetExceeded, match="epsilon 2"):
         renew_stream(store, "flu", 0.0)
     assert list(store.streams) == ["flu"]
-    set_cap(store.database, Cap(2.0, 0.0))
+    set_cap(store.database, BudgetCap(2.0, 0.0))
     for name in ("flu", "flu-2", "flu-3"):
         renew_stream(store, name, 0.0)
         assert totals(store) == [(2.0, len(store.streams))]
 
 
 def test_a_renewal_after_whole_weeks_is_free(store: Store) -> None:
-    set_cap(store.database, Cap(1.0, 0.0))
+    set_cap(store.database, BudgetCap(1.0, 0.0))
     store.declare(declared("flu", horizon=14), 0.0)
     renew_stream(store, "flu", 0.0)
     assert totals(store) == [(1.0, 2)]
@@ -130,7 +130,7 @@ def test_a_successor_of_a_retired_stream_costs_both_in_the_middle_of_a_week(
     now = (4 + days + 0.2) * DAY
     store.close_ticks(live, days, now)
     assert f"Both together keep epsilon={both:g}, delta=0." in explain(store, "one", now, "two")
-    set_cap(store.database, Cap(1.0, 0.0))
+    set_cap(store.database, BudgetCap(1.0, 0.0))
     if both > 1.0:
         with pytest.raises(BudgetExceeded, match="epsilon 2"):
             retire_stream(store, "one", now, successor="two")
@@ -155,7 +155,7 @@ def test_a_retirement_over_http_obeys_the_cap(tmp_path: Path) -> None:
         client.headers.update(HEADERS)
         clock.moment = 7 * DAY + 60
         service.writer.submit(service.writer.close_due).result()
-        service.writer.submit(lambda: set_cap(store.database, Cap(1.0, 0.0))).result()
+        service.writer.submit(lambda: set_cap(store.database, BudgetCap(1.0, 0.0))).result()
         refused = client.delete("/v1/streams/one", params={"successor": "two"})
         assert (refused.status_code, refused.json()["error"]["type"]) == (409, "BudgetExceeded")
         assert client.get("/v1/streams/one").json()["state"] == "open"

@@ -14,7 +14,7 @@ from evercount.cli import app
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.errors import BudgetExceeded, Conflict, ParameterError
 from evercount.service.runtime import Service
-from evercount.store import Cap, Reading, Store, retire_stream, set_cap
+from evercount.store import BudgetCap, Reading, Store, retire_stream, set_cap
 from evercount.store.stream_life import last_of_renewals, renew_stream
 from evercount.store.writer import WatchedStore
 from served_service import ADMIN, HEADERS, HandClock, served
@@ -43,7 +43,7 @@ START = declared().schedule.begin / 1e6
 
 def test_ten_years_keep_one_budget(tmp_path: Path) -> None:
     store = Store(tmp_path / "a.db")
-    set_cap(store.database, Cap(1.0, 1e-6))
+    set_cap(store.database, BudgetCap(1.0, 1e-6))
     live = store.declare(declared(), START)
     endless = store.declare(
         declared(name="endless", horizon=None, start="2030-01-01", factorization="anytime"), START
@@ -51,14 +51,16 @@ def test_ten_years_keep_one_budget(tmp_path: Path) -> None:
     with pytest.raises(ParameterError, match="nothing to renew"):
         renew_stream(store, endless.name, START)
     for number in range(2, 11):
-        heir = renew_stream(store, live.name, START, horizon=20 if number == 2 else None)
-        assert (heir.name, heir.declaration.schedule.begin) == (
+        successor = renew_stream(store, live.name, START, horizon=20 if number == 2 else None)
+        assert (successor.name, successor.declaration.schedule.begin) == (
             f"flu-{number}",
             live.declaration.schedule.start_of((live.declaration.horizon or 0) + 1),
         )
-        assert heir.secret.hex() != live.secret.hex()
-        assert renew_stream(store, live.name, START) is heir  # again: nothing is declared twice
-        live = heir
+        assert successor.secret.hex() != live.secret.hex()
+        assert (
+            renew_stream(store, live.name, START) is successor
+        )  # again: nothing is declared twice
+        live = successor
     with pytest.raises(Conflict, match="already renewed"):
         renew_stream(store, "flu", START, horizon=7)
     (total,) = store.ledger()["totals"]
@@ -72,7 +74,7 @@ def test_ten_years_keep_one_budget(tmp_path: Path) -> None:
 
 def test_persons_without_periods_add_up_and_a_cap_refuses(tmp_path: Path) -> None:
     store = Store(tmp_path / "a.db")
-    set_cap(store.database, Cap(1.0, 2e-6))
+    set_cap(store.database, BudgetCap(1.0, 2e-6))
     store.declare(declared(budget={**EVENTS, "unit": "user", "max_events": 3}), START)
     with pytest.raises(BudgetExceeded):
         renew_stream(store, "flu", START)
@@ -171,17 +173,17 @@ def test_totals_wait_for_the_end_of_the_stream_before(tmp_path: Path) -> None:
     shown."""
     store = Store(tmp_path / "a.db")
     live = store.declare(declared(horizon=3, views=["running"]), START)
-    heir = renew_stream(store, "flu", START, carry_totals=True)
-    assert renew_stream(store, "flu", START, carry_totals=True) is heir
+    successor = renew_stream(store, "flu", START, carry_totals=True)
+    assert renew_stream(store, "flu", START, carry_totals=True) is successor
     with pytest.raises(Conflict, match="already renewed"):
         renew_stream(store, "flu", START)
     store.close_ticks(live, 2, START)
-    store.close_ticks(heir, 1, START)
+    store.close_ticks(successor, 1, START)
     assert totals(store, "flu-2") == [None]
     reading = Reading.open(tmp_path / "a.db")
     assert totals(reading, "flu-2") == [None]
     store.close_ticks(live, 1, START)
-    raw = store.values_at(heir.id, [1], [0])[1][0]
+    raw = store.values_at(successor.id, [1], [0])[1][0]
     assert totals(store, "flu-2") == totals(reading, "flu-2") == [totals(store, "flu")[-1] + raw]
     assert reading.verify() == []
     reading.close()
@@ -191,12 +193,12 @@ def test_totals_wait_for_the_end_of_the_stream_before(tmp_path: Path) -> None:
 def test_totals_of_a_retired_stream_go_on_and_hidden_ones_do_not(tmp_path: Path) -> None:
     store = Store(tmp_path / "a.db")
     live = store.declare(declared(horizon=3, views=["running"]), START)
-    heir = renew_stream(store, "flu", START, carry_totals=True)
+    successor = renew_stream(store, "flu", START, carry_totals=True)
     store.close_ticks(live, 2, START)
-    store.close_ticks(heir, 1, START)
+    store.close_ticks(successor, 1, START)
     old = totals(store, "flu")[-1]
     retire_stream(store, "flu", START)
-    raw = store.values_at(heir.id, [1], [0])[1][0]
+    raw = store.values_at(successor.id, [1], [0])[1][0]
     assert totals(store, "flu-2") == [old + raw]
     store.ended["flu"] = replace(store.ended["flu"], readable=False)  # as after a quarantine
     assert totals(store, "flu-2") == [None]

@@ -16,12 +16,13 @@ from sqlalchemy import select
 from typer.testing import CliRunner
 
 from evercount.cli.store_command import store as commands
+from evercount.engine.arrivals import Arrivals, PersonEvents
 from evercount.engine.close_ticks import TickTotals
 from evercount.errors import BudgetExceeded, Conflict, EvercountError, ParameterError, StreamStopped
 from evercount.noise import Secret
 from evercount.store import (
     Batch,
-    Cap,
+    BudgetCap,
     Store,
     StreamDeclaration,
     declare_stream,
@@ -29,8 +30,7 @@ from evercount.store import (
     schema,
     set_cap,
 )
-from evercount.store.accept_totals import CountedBatch
-from evercount.store.named_events import UserEvents
+from evercount.store.accept_totals import SourceBatch
 from evercount.store.stream_life import SECRET_TABLES
 from postgres_cluster import Postgres
 from store_reading import all_releases, close_and_read
@@ -114,13 +114,13 @@ def test_shards_and_events_of_users_go_with_their_stream(tmp_path: Path) -> None
         one = declared(name=name, query=histogram, budget=budget, horizon=8, **clock)
         store.declare(one, one.schedule.begin / 1e6, shards=2)
         single = np.ones(1, np.int64)
-        events = UserEvents(single, ["ann"], single, single, single, single)
+        events = PersonEvents(single, ["ann"], single, single, single, single)
         counted = (
-            CountedBatch(name, 0, TickTotals.dense(1, np.ones((2, 3), np.int64)))
+            Arrivals(TickTotals.dense(1, np.ones((2, 3), np.int64)))
             if name == "cut"
-            else CountedBatch(name, 0, TickTotals(1, 0, 3, none, none, none), users=events)
+            else Arrivals(TickTotals(1, 0, 3, none, none, none), persons=events)
         )
-        store.accept_totals(name, counted)
+        store.accept_totals(name, SourceBatch(name, 0), counted)
     numbers = {name: store.find(name).id for name in names}
     tables = (
         schema.counted_totals,
@@ -178,7 +178,7 @@ def test_a_reused_secret_would_reveal_the_data(
     store = started(tmp_path / "a.db")
     first = close_and_read(store, store.find("one"), 1, 0.0)[0]["values"]
     retire_stream(store, "one", 0.0)
-    monkeypatch.setattr(declare_stream, "_refuse_twin", lambda *_: None)
+    monkeypatch.setattr(declare_stream, "refuse_twin", lambda *_: None)
     live = store.declare(declared(name="two"), 0.0, SECRET)
     store.close_ticks(live, 2, 0.0)
     second = close_and_read(store, live, 1, 0.0)[0]["values"]
@@ -277,7 +277,7 @@ def test_what_refuses_the_successor_changes_nothing(tmp_path: Path) -> None:
         retire_stream(store, "one", 0.0, successor="two")
     with pytest.raises(ParameterError, match="no stream"):
         retire_stream(store, "none", 0.0)
-    set_cap(store.database, Cap(1.2, 1e-8))
+    set_cap(store.database, BudgetCap(1.2, 1e-8))
     with pytest.raises(BudgetExceeded, match="cap"):
         retire_stream(store, "one", 0.0, successor="three")
     assert set(store.streams) == {"one", "two"}

@@ -11,7 +11,7 @@ from evercount.declarations.declaration import StreamDeclaration
 from evercount.errors import BudgetExceeded, Conflict, HorizonReached, ParameterError
 from evercount.files.release_job import Job
 from evercount.files.release_run import release_file
-from evercount.store import Cap, Store, retire_stream, set_cap
+from evercount.store import BudgetCap, Store, retire_stream, set_cap
 from evercount.store.stream_life import explain
 
 EVENTS = {"epsilon": 1.0, "delta": 1e-6}
@@ -43,7 +43,7 @@ def test_streams_one_after_the_other_keep_the_cap(tmp_path: Path) -> None:
     """A cap of one stream holds for as many as follow each other, and for no second one over the
     same days."""
     store = Store(tmp_path / "a.db")
-    set_cap(store.database, Cap(1.0, 1e-6))
+    set_cap(store.database, BudgetCap(1.0, 1e-6))
     for number in range(3):
         store.declare(declared(f"s{number}", 1 + 10 * number), 0.0)
     assert total(store) == (1.0, 1e-6)
@@ -83,9 +83,9 @@ def test_a_retired_stream_ends_at_its_last_tick(
     now = 3.2 * DAY
     shown = f"epsilon={both[0] if both[0] == 1.0 else 1.40326:g}, delta={both[1]:g}"
     assert f"Both together keep {shown}." in explain(store, "one", now, "two")
-    _, heir = retire_stream(store, "one", now, successor="two")
-    assert heir is not None
-    assert heir.declaration.schedule.begin == 3 * 86_400 * 10**6
+    _, successor = retire_stream(store, "one", now, successor="two")
+    assert successor is not None
+    assert successor.declaration.schedule.begin == 3 * 86_400 * 10**6
     assert total(store) == both
     store.close()
     store = Store(tmp_path / "a.db")
@@ -96,7 +96,7 @@ def test_a_retired_stream_ends_at_its_last_tick(
 
 def test_a_cap_lets_a_successor_of_events_in(tmp_path: Path) -> None:
     store = Store(tmp_path / "a.db")
-    set_cap(store.database, Cap(1.0, 1e-6))
+    set_cap(store.database, BudgetCap(1.0, 1e-6))
     live = store.declare(declared("one"), 0.0)
     store.close_ticks(live, 3, 3.2 * DAY)
     retire_stream(store, "one", 3.2 * DAY, successor="two")

@@ -17,7 +17,7 @@ from evercount.engine.write_table import write_tables
 from evercount.errors import EvercountError
 from evercount.store import Batch, Reading, Store
 from evercount.store.open_stream import read_request
-from evercount.store.stream_life import mark_ticks
+from evercount.store.stream_life import hide_keys, join_keys, mark_ticks
 
 SECRET = Secret.from_hex("32" * 32)
 DAYS = {"name": "flu", "tick": "1d", "zone": "UTC", "start": "2026-01-01", "horizon": 60}
@@ -190,4 +190,20 @@ def test_events_of_persons_do_not_move(tmp_path: Path) -> None:
     with pytest.raises(EvercountError, match="drop them"):
         mark_ticks(store, "flu", TickMark(2, 2, "", "next"))
     mark_ticks(store, "flu", TickMark(2, 2, "", "drop"))
+    store.close()
+
+
+def test_notes_before_and_after_a_key_is_shown_again_are_all_kept(tmp_path: Path) -> None:
+    store = Store(tmp_path / "a.db")
+    histogram = {"name": "histogram", "parameters": {"keys": ["a", "b"]}}
+    store.declare(declared(query=histogram), START, SECRET)
+    hide_keys(store, "flu", ["b"])
+    notes = [TickMark(1, 1, "first"), TickMark(1, 1, "second")]
+    mark_ticks(store, "flu", notes[0])
+    join_keys(store, "flu", ["b"])
+    mark_ticks(store, "flu", notes[1])
+    assert list(store.find("flu").marks) == notes
+    store.close()
+    store = Store(tmp_path / "a.db")
+    assert list(store.find("flu").marks) == notes
     store.close()

@@ -13,14 +13,14 @@ import pytest
 from sqlalchemy import func, select
 
 from evercount.declarations.declaration import StreamDeclaration
+from evercount.engine.arrivals import Arrivals, PersonEvents
 from evercount.engine.close_ticks import TickTotals
 from evercount.errors import Conflict, ParameterError
 from evercount.noise import Secret
 from evercount.service.read_events import read_batch
 from evercount.store import Accepted, Store
-from evercount.store.accept_totals import CountedBatch
-from evercount.store.known_users import Block, ManyUsers, _read_all
-from evercount.store.named_events import UserEvents
+from evercount.store.accept_totals import SourceBatch
+from evercount.store.caps_of_persons import CapBlock, CapBlocks, _read_blocks
 from evercount.store.open_stream import HISTORY
 from evercount.store.schema import counted_events
 from soak_cases import soak_except
@@ -97,12 +97,13 @@ def by_hand(events: list[Event], caps: dict[str, Any] = CAPS[0]) -> Any:
     return rows
 
 
-def batch(number: int, events: list[Event]) -> CountedBatch:
+def batch(number: int, events: list[Event]) -> tuple[SourceBatch, Arrivals]:
     tick, user, time, order, cell = zip(*events, strict=True) if events else ((), (), (), (), ())
     columns = [np.asarray(column, np.int64) for column in (tick, time, order, cell)]
-    named = UserEvents(columns[0], user, *columns[1:], np.zeros(len(events), np.int64))
+    persons = PersonEvents(columns[0], user, *columns[1:], np.zeros(len(events), np.int64))
     none = np.empty(0, np.int64)
-    return CountedBatch("q", number, TickTotals(1, 0, CELLS, none, none, none), users=named)
+    totals = TickTotals(1, 0, CELLS, none, none, none)
+    return SourceBatch("q", number), Arrivals(totals, persons=persons)
 
 
 def released(store: Store) -> list[list[float]]:
@@ -131,7 +132,7 @@ def test_the_cap_is_that_of_plain_python(tmp_path: Path, caps: dict[str, Any]) -
     for last in (1, 2, 5, TICKS):
         left = [event for event in events if closed < event[0] <= last]
         for part in np.array_split(generator.permutation(len(left)), 3):
-            assert store.accept_totals("capped", batch(number, [left[i] for i in part]))
+            assert store.accept_totals("capped", *batch(number, [left[i] for i in part]))
             number += 1
         store.close()
         store = Store(path, key)
@@ -140,7 +141,9 @@ def test_the_cap_is_that_of_plain_python(tmp_path: Path, caps: dict[str, Any]) -
     found = released(store)
     with store.database.reading() as connection:
         kept = {
-            user for block in _read_all(connection, 1, store.sealer) for user in block.user.tolist()
+            user
+            for block in _read_blocks(connection, 1, store.sealer)
+            for user in block.user.tolist()
         }
     store.close()
     rows = by_hand(events, caps)
@@ -165,7 +168,7 @@ def test_the_service_and_batches_share_the_caps_of_a_user(tmp_path: Path) -> Non
             assert isinstance(answer, Accepted)
         else:
             assert store.accept_totals(
-                "capped", batch(tick // 2 - 1, [(tick, "ann", 5, 5, 0), (tick, "bob", 5, 5, 1)])
+                "capped", *batch(tick // 2 - 1, [(tick, "ann", 5, 5, 0), (tick, "bob", 5, 5, 1)])
             )
         store.close_ticks(live, 1, 0.0)
         rows[tick - 1, :2] = counted
@@ -198,12 +201,12 @@ def test_many_ticks_leave_few_blocks(tmp_path: Path) -> None:
     for tick in range(1, 31):
         names = ["always", *(f"{tick}-{number}" for number in range(4))]
         assert store.accept_totals(
-            "capped", batch(tick - 1, [(tick, name, 0, 0, 0) for name in names])
+            "capped", *batch(tick - 1, [(tick, name, 0, 0, 0) for name in names])
         )
         store.close_ticks(live, 1, 0.0)
     with store.database.reading() as connection:
-        blocks = _read_all(connection, 1, store.sealer)
-    used = ManyUsers(1, store.sealer)
+        blocks = _read_blocks(connection, 1, store.sealer)
+    used = CapBlocks(1, store.sealer)
     with store.database.reading() as connection:
         found = used.read(connection, np.sort(np.concatenate([block.user for block in blocks])))
     store.close()
@@ -217,7 +220,7 @@ def test_hashes_that_begin_alike_are_told_apart() -> None:
     hashes = np.asarray(
         [begin + bytes([number] * 24) for number in (9, 3, 200, 3, 5)] + [b"z" * 32], "S32"
     )
-    block = Block(None, np.unique(hashes), np.zeros((5, 4), np.int64))
+    block = CapBlock(None, np.unique(hashes), np.zeros((5, 4), np.int64))
     assert block.find(hashes).tolist() == [2, 0, 3, 0, 1, 4]
     assert block.find(np.asarray([begin + b"x" * 24, b"y" * 32], "S32")).tolist() == [-1, -1]
 
@@ -237,13 +240,30 @@ def test_a_repeated_batch_is_known_in_any_order_and_a_changed_one_refused(tmp_pa
     store = Store(tmp_path / "store.db")
     store.declare(DECLARATION, START, SECRET)
     events = random_events(30)
-    assert store.accept_totals("capped", batch(0, events))
-    assert not store.accept_totals("capped", batch(0, events[::-1]))
+    assert store.accept_totals("capped", *batch(0, events))
+    assert not store.accept_totals("capped", *batch(0, events[::-1]))
     changed = [*events[:-1], (*events[-1][:4], (events[-1][4] + 1) % CELLS)]
     with pytest.raises(Conflict, match="counted before with other events"):
-        store.accept_totals("capped", batch(0, changed))
+        store.accept_totals("capped", *batch(0, changed))
     with pytest.raises(ParameterError, match="with their users"):
-        store.accept_totals("capped", CountedBatch("q", 1, TickTotals.dense(1, [[1, 0, 0, 0]])))
+        store.accept_totals(
+            "capped", SourceBatch("q", 1), Arrivals(TickTotals.dense(1, [[1, 0, 0, 0]]))
+        )
+    store.close_ticks(store.find("capped"), TICKS, 0.0)
+    assert released(store) == expected(by_hand(events))
+    store.close()
+
+
+def test_a_batch_without_events_is_counted_once(tmp_path: Path) -> None:
+    """As after a round that has passed over other subjects, or left out every row."""
+    store = Store(tmp_path / "store.db")
+    store.declare(DECLARATION, START, SECRET)
+    events = random_events(30)
+    assert store.accept_totals("capped", *batch(0, []))
+    assert not store.accept_totals("capped", *batch(0, []))
+    with pytest.raises(Conflict, match="counted before with other events"):
+        store.accept_totals("capped", *batch(0, events))
+    assert store.accept_totals("capped", *batch(1, events))
     store.close_ticks(store.find("capped"), TICKS, 0.0)
     assert released(store) == expected(by_hand(events))
     store.close()
@@ -252,7 +272,7 @@ def test_a_repeated_batch_is_known_in_any_order_and_a_changed_one_refused(tmp_pa
 def test_users_and_their_events_are_sealed_and_forgotten(tmp_path: Path) -> None:
     store = Store(tmp_path / "store.db", bytes(range(32)))
     store.declare(DECLARATION, START, SECRET)
-    store.accept_totals("capped", batch(0, [(1, "maria@example.org", 123456789123, 1, 2)]))
+    store.accept_totals("capped", *batch(0, [(1, "maria@example.org", 123456789123, 1, 2)]))
     content = b"".join(file.read_bytes() for file in tmp_path.iterdir())
     assert b"maria@example.org" not in content
     assert (123456789123).to_bytes(8, "little") not in content

@@ -231,7 +231,7 @@ def cap(
     Without options it shows the cap. What is spent already stays spent.
     """
     from evercount.errors import ParameterError
-    from evercount.store import Cap, Reading, set_cap
+    from evercount.store import BudgetCap, Reading, set_cap
 
     if (epsilon is None) != (delta is None) or (remove and epsilon is not None):
         raise ParameterError(
@@ -240,7 +240,7 @@ def cap(
     if epsilon is not None or remove:
         new_cap = None
         if epsilon is not None and delta is not None:
-            new_cap = Cap(epsilon, delta)
+            new_cap = BudgetCap(epsilon, delta)
         with open_store(db, key_file, head) as opened:
             set_cap(opened.database, new_cap)
     with closing(Reading.open(db)) as reading:

@@ -17,7 +17,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -31,14 +31,14 @@ from evercount._safe_files import disk_errors, open_private
 from evercount._validate import IntArray
 from evercount.consume.log_sources import LogSource, Messages, Positions
 from evercount.declarations.declaration import StreamDeclaration
+from evercount.engine.arrivals import Arrivals, NamedRows, PersonEvents
 from evercount.engine.close_ticks import TickTotals
 from evercount.errors import Conflict, InputError, LogUnreachable, ParameterError
 from evercount.files.event_sql import REASONS, columns_of, placed, prepare
 from evercount.files.source import Source, connect, library
 from evercount.queries.sensitivities import rows_of
 from evercount.store import Store
-from evercount.store.accept_totals import Counted, FedStream, check_fed
-from evercount.store.named_events import NamedEvents, UserEvents
+from evercount.store.accept_totals import FedStream, SourceBatch, check_fed
 
 TOO_FAR = max(REASONS) + 1
 AFTER_END = TOO_FAR + 1
@@ -47,14 +47,6 @@ BAD = {
     TOO_FAR: "a time too many ticks ahead of the open one",
     AFTER_END: "after the end of the stream",
 }
-
-
-@dataclass(frozen=True, eq=False)
-class CountedMessages(Counted):
-    """What messages add up to. Secret."""
-
-    # number (from 0) and reason of each
-    bad: Sequence[tuple[int, str]] = field(default_factory=tuple)
 
 
 def check_declaration(declaration: StreamDeclaration) -> None:
@@ -84,65 +76,89 @@ class MessageCounter:
     def close(self) -> None:
         self._connection.close()
 
-    def count(self, messages: Messages, last: int) -> CountedMessages:
-        """Add up messages: those of ticks after `last` or after the horizon are bad.
+    def count(self, messages: Messages, last: int) -> tuple[Arrivals, list[tuple[int, str]]]:
+        """Add up messages: those of ticks after `last` or after the horizon are bad. Returns also
+        the number (from 0) and the reason of each bad message.
 
         **Guarantee.** One message adds to one cell of one tick, by its own time, key and value
         alone: the promise of `files.count_rows.count`, with its SQL. Test:
         tests/consume/test_consume_log.py.
         """
-        pa: Any = library("pyarrow")
-        declaration, query = self._declaration, self._declaration.query
-        until = min(last, declaration.horizon or last)
-        beyond = AFTER_END if until == declaration.horizon else TOO_FAR
-        rows = placed((self._source,), declaration, 1, until + 1, "n")
-        rows = f"SELECT * REPLACE (coalesce(place, -{beyond}) AS place) FROM ({rows}) ORDER BY n"
-        lines = pa.array(_lines(messages.bodies), pa.string())
-        self._connection.register("messages", pa.table({"line": lines}))
-        try:
-            if query.discovery is not None:
-                self._connection.execute(
-                    "DROP TYPE IF EXISTS cell_key; DROP TABLE IF EXISTS cell_name"
-                )
-                names = prepare(self._connection, declaration, (self._source,))
-            found = self._connection.execute(rows).fetchnumpy()
-        finally:
-            self._connection.unregister("messages")
-        place, number = _numbers(found["place"]), _numbers(found["n"]) - 1
+        declaration = self._declaration
+        columns, names = self._read(messages, last)
+        place = _numbers(columns["place"])
+        number = _numbers(columns["n"]) - 1
         good = place > 0
         bad = [
             (at, BAD[-reason])
             for at, reason in zip(number[~good].tolist(), place[~good].tolist(), strict=True)
         ]
-        place, who = place[good], found["who"][good].tolist()
-        cell, units, time, order = (
-            _numbers(found[name])[good] for name in ("cell", "units", "us", "o")
-        )
+        order = _numbers(columns["o"])[good]
         if columns_of(declaration).order is None:
             order = np.asarray(messages.orders, np.int64)[number[good]]
-        none = TickTotals.none(query.cells)
-        if query.people is not None:
-            return CountedMessages(
-                none, None, [NamedEvents(place, who, np.stack([cell, time, order], axis=1))], bad
-            )
-        keys: list[str] = []
-        if query.discovery is not None:  # each cell is then a place among the keys that came
-            places, cell = np.unique(cell, return_inverse=True)
-            keys = [names[place] for place in places.tolist()]
-        if declaration.budget.unit == "user":
-            return CountedMessages(
-                none, UserEvents(place, who, time, order, cell, units, keys=keys), bad=bad
-            )
-        if query.discovery is not None:
-            (tick, cell), events = np.unique([place, cell], axis=1, return_counts=True)
-            return CountedMessages(
-                none, None, [NamedEvents(tick, [keys[at] for at in cell], events[:, None])], bad
-            )
-        by_tick = np.argsort(place, kind="stable")
-        sums = rows_of(query).totals(
-            place[by_tick], cell[by_tick], np.ones_like(place), units[by_tick]
+        events = PersonEvents(
+            place[good],
+            columns["who"][good].tolist(),
+            _numbers(columns["us"])[good],
+            order,
+            _numbers(columns["cell"])[good],
+            _numbers(columns["units"])[good],
         )
-        return CountedMessages(TickTotals.of(query.cells, *sums), bad=bad)
+        return _added_up(declaration, events, names), bad
+
+    def _read(self, messages: Messages, last: int) -> tuple[Mapping[str, Any], Sequence[str]]:
+        """Read messages by the SQL of files, in their order: columns, and the names of keys that
+        are not listed."""
+        pa: Any = library("pyarrow")
+        declaration = self._declaration
+        until = min(last, declaration.horizon or last)
+        beyond = TOO_FAR
+        if until == declaration.horizon:
+            beyond = AFTER_END
+        rows = placed((self._source,), declaration, 1, until + 1, "n")
+        rows = f"SELECT * REPLACE (coalesce(place, -{beyond}) AS place) FROM ({rows}) ORDER BY n"
+        lines = pa.array(_lines(messages.bodies), pa.string())
+        self._connection.register("messages", pa.table({"line": lines}))
+        names: Sequence[str] = ()
+        try:
+            if declaration.query.discovery is not None:
+                self._connection.execute(
+                    "DROP TYPE IF EXISTS cell_key; DROP TABLE IF EXISTS cell_name"
+                )
+                names = prepare(self._connection, declaration, (self._source,))
+            return self._connection.execute(rows).fetchnumpy(), names
+        finally:
+            self._connection.unregister("messages")
+
+
+def _with_keys(events: PersonEvents, names: Sequence[str]) -> PersonEvents:
+    """Let each cell be a place among the keys that the events name."""
+    places, cell = np.unique(events.cell, return_inverse=True)
+    return replace(events, cell=cell, keys=[names[place] for place in places.tolist()])
+
+
+def _added_up(
+    declaration: StreamDeclaration, events: PersonEvents, names: Sequence[str]
+) -> Arrivals:
+    """Add up the events as far as their query lets them be added before their tick closes. `names`
+    are those of keys that are not listed."""
+    query = declaration.query
+    none = TickTotals.none(query.cells)
+    if query.people is not None:
+        numbers = np.stack([events.cell, events.time, events.order], axis=1)
+        return Arrivals(none, rows_with_names=[NamedRows(events.tick, events.person, numbers)])
+    if query.discovery is not None:
+        events = _with_keys(events, names)
+    if declaration.budget.unit == "user":
+        return Arrivals(none, persons=events)
+    if query.discovery is not None:
+        (tick, cell), number = np.unique([events.tick, events.cell], axis=1, return_counts=True)
+        keys = [events.keys[at] for at in cell]
+        return Arrivals(none, rows_with_names=[NamedRows(tick, keys, number[:, None])])
+    by_tick = np.argsort(events.tick, kind="stable")
+    tick, cell, units = (column[by_tick] for column in (events.tick, events.cell, events.units))
+    sums = rows_of(query).totals(tick, cell, np.ones_like(tick), units)
+    return Arrivals(TickTotals.of(query.cells, *sums))
 
 
 def _numbers(column: Any) -> IntArray:
@@ -150,7 +166,7 @@ def _numbers(column: Any) -> IntArray:
 
 
 def _lines(bodies: Sequence[bytes]) -> list[str]:
-    """Each message as one line; what is not UTF-8 or blank becomes a line that is not JSON."""
+    """Turn each message into one line; what is not UTF-8 or blank becomes one that is not JSON."""
     lines = []
     for body in bodies:
         try:
@@ -252,24 +268,24 @@ class LogConsumer:
         rejects: Path | None = None,
     ) -> None:
         self._counter = MessageCounter(declaration, scratch)
-        self._source, self._new_log = source, new_log
+        self._source = source
+        self._new_log = new_log
         self._rejects = None if rejects is None else _open_rejects(rejects)
         self._fed = FedStream(store, declaration, now)
         self.declaration = self._fed.declaration
         self._query = "log " + hashlib.blake2b(source.identity.encode(), digest_size=16).hexdigest()
-        known, position = self._fed.last_batches(), self._fed.position(self._query)
-        self._batch = known.get(self._query, -1) + 1
-        kept: dict[str, Any] = (
-            {"next": {}, "bad": {}, "lost": 0} if position is None else json.loads(position)
-        )
-        self._stored: dict[str, int] = kept["next"]
-        self.bad: Counter[str] = Counter(kept["bad"])
-        self.lost: int = kept["lost"]
+        self._batch = self._fed.last_batches().get(self._query, -1) + 1
+        progress: dict[str, Any] = {"next": {}, "bad": {}, "lost": 0}
+        if (position := self._fed.position(self._query)) is not None:
+            progress = json.loads(position)
+        self._stored: dict[str, int] = progress["next"]
+        self.bad: Counter[str] = Counter(progress["bad"])
+        self.lost: int = progress["lost"]
         self._at = self._begin(skip_lost)
 
     def _begin(self, skip_lost: bool) -> dict[str, int]:
-        """Where to read from: the stored positions, or the first one; refused where messages are
-        gone."""
+        """Begin to read at the stored positions, or the first ones; refuse a log that lacks
+        messages. Returns the positions."""
         first, end = self._source.reach()
         at = {name: self._stored.get(name, first[name]) for name in first}
         for name, position in at.items():
@@ -280,14 +296,14 @@ class LogConsumer:
                     "the log back, or start a new stream"
                 )
             if position < first[name]:
-                gone = first[name] - position
+                lost = first[name] - position
                 if not skip_lost:
                     raise InputError(
-                        f"the log has deleted {gone} positions before they were counted, "
+                        f"the log has deleted {lost} positions before they were counted, "
                         f"{position} to {first[name] - 1}. Keep messages longer, or continue "
                         "without them with --skip-lost, which counts them as lost"
                     )
-                self.lost += gone
+                self.lost += lost
                 at[name] = first[name]
         self._source.start(at)
         return at
@@ -319,9 +335,8 @@ class LogConsumer:
                 progress(len(messages.bodies), left := self._left(end))
         # messages of other subjects were passed over
         if self._fed.due(now) and self._at != self._stored:
-            self._commit(
-                self._at, self.bad, self._counter.count(Messages((), (), {}), self._fed.last_tick)
-            )
+            nothing, _ = self._counter.count(Messages((), (), {}), self._fed.last_tick)
+            self._commit(self._at, self.bad, nothing)
         return self._fed.close_due(now, wait), number
 
     @property
@@ -333,25 +348,27 @@ class LogConsumer:
         return sum(max(0, place - self._at[name]) for name, place in end.items())
 
     def _count(self, messages: Messages) -> None:
-        found = self._counter.count(messages, self._fed.last_tick)
-        size, reasons = len(messages.bodies), Counter(reason for _, reason in found.bad)
-        no_events = len(found.bad) - reasons[BAD[AFTER_END]]
+        """Count messages, and set aside those that are not events; refuse all if most are none."""
+        arrivals, bad = self._counter.count(messages, self._fed.last_tick)
+        size = len(messages.bodies)
+        reasons = Counter(reason for _, reason in bad)
+        no_events = len(bad) - reasons[BAD[AFTER_END]]
         if size >= LEAST_JUDGED and 2 * no_events > size:
             raise InputError(
                 f"{no_events} of {size} messages are not events ({reasons.most_common(1)[0][0]}): "
                 "the producers have changed what they send. None of them were counted; the log is "
                 "read again from there"
             )
-        self._set_aside(messages, found)
-        self._commit(messages.after, self.bad + reasons, found)
+        self._set_aside(messages, bad)
+        self._commit(messages.after, self.bad + reasons, arrivals)
 
-    def _set_aside(self, messages: Messages, found: CountedMessages) -> None:
+    def _set_aside(self, messages: Messages, bad: Sequence[tuple[int, str]]) -> None:
         """Bring the messages that are not events to the disk, as JSON lines for the operator's eyes
         (0600), before the commit of their batch: a crash in between leaves them there twice, with
         the same stream and position."""
-        if self._rejects is None or not found.bad:
+        if self._rejects is None or not bad:
             return
-        for number, reason in found.bad:
+        for number, reason in bad:
             partition, position = self._source.place(messages.orders[number])
             text = messages.bodies[number].decode(errors="backslashreplace")
             line = {
@@ -365,15 +382,18 @@ class LogConsumer:
         self._rejects.flush()
         os.fsync(self._rejects.fileno())
 
-    def _commit(self, after: Positions, bad: Counter[str], found: CountedMessages) -> None:
+    def _commit(self, after: Positions, bad: Counter[str], arrivals: Arrivals) -> None:
+        """Commit what was counted, together with where the log goes on."""
         position = json.dumps({"next": dict(after), "bad": bad, "lost": self.lost}).encode()
-        if not self._fed.accept(self._query, self._batch, found, self._new_log, position):
+        batch = SourceBatch(self._query, self._batch, self._new_log, position)
+        if not self._fed.accept(batch, arrivals):
             raise Conflict(
                 "another program counts the messages of this log for the same stream: run only one "
                 "of them"
             )
         self._batch += 1
-        self._stored, self.bad = dict(after), bad
+        self._stored = dict(after)
+        self.bad = bad
 
     def close(self) -> None:
         self._counter.close()

@@ -115,11 +115,12 @@ class JetStream:
     def __init__(self, address: LogAddress) -> None:
         for name in address.options:
             check_name("option of a NATS address", name, OPTIONS)
-        self._name, self._subject = address.name, address.options.get("subject")
+        self._name = address.name
+        self._subject = address.options.get("subject")
         self._loop = asyncio.new_event_loop()
         self._inbox, self._consumer = "", ""
         self._next = self._end = self._delivered = 0
-        self._got: list[Msg] = []
+        self._answers: list[Msg] = []
         self._wanted = 0
         self._complete = asyncio.Event()
         try:
@@ -147,7 +148,7 @@ class JetStream:
             ) from None
 
     async def _info(self) -> Any:
-        """The answer as it is: the client's own class drops fields that we need."""
+        """Read the server's answer as it is: the client's own class drops fields that we need."""
         answer = await self._connection.request(
             f"$JS.API.STREAM.INFO.{self._name}", timeout=ANSWER_SECONDS
         )
@@ -168,6 +169,7 @@ class JetStream:
         self._consumer = ""
 
     async def _begin(self) -> None:
+        """Make a consumer that begins at the next position."""
         if not self._inbox:
             self._inbox = self._connection.new_inbox()
             await self._connection.subscribe(
@@ -184,11 +186,12 @@ class JetStream:
                 mem_storage=True,
             ),
         )
-        self._consumer, self._delivered = made.name, 0
+        self._consumer = made.name
+        self._delivered = 0
 
     async def _take(self, message: Msg) -> None:
-        self._got.append(message)
-        if len(self._got) >= self._wanted or not message.reply:
+        self._answers.append(message)
+        if len(self._answers) >= self._wanted or not message.reply:
             self._complete.set()
 
     def read(self, most: int) -> Messages:
@@ -201,21 +204,28 @@ class JetStream:
             raise
 
     async def _read(self, most: int) -> Messages:
+        """Ask for messages once, and wait until all are there."""
         if not self._consumer:
             await self._begin()
-        self._got, self._wanted = [], most
+        self._answers = []
+        self._wanted = most
         self._complete.clear()
         body = json.dumps({"batch": most, "no_wait": True}).encode()
         subject = f"{self._stream._prefix}.CONSUMER.MSG.NEXT.{self._name}.{self._consumer}"
         await self._connection.publish(subject, body, reply=self._inbox)
         await asyncio.wait_for(self._complete.wait(), ANSWER_SECONDS)
-        got = self._got
-        status = "" if got[-1].reply else (got.pop().headers or {}).get("Status", "")
+        answers = self._answers
+        status = ""
+        if not answers[-1].reply:
+            status = (answers.pop().headers or {}).get("Status", "")
         orders = []
-        for message in got:
+        for message in answers:
             parts = message.reply.split(".")
-            at = 5 if len(parts) == 9 else 7  # later servers name their domain and account before
-            order, number = int(parts[at]), int(parts[at + 1])
+            at = 7  # later servers name their domain and account before
+            if len(parts) == 9:
+                at = 5
+            order = int(parts[at])
+            number = int(parts[at + 1])
             self._delivered += 1
             if number != self._delivered:
                 raise TimeoutError("a message was lost on the way")
@@ -226,7 +236,7 @@ class JetStream:
             self._next = orders[-1] + 1
         if status == "404":
             self._next = max(self._next, self._end)
-        return Messages([message.data for message in got], orders, {ONE: self._next})
+        return Messages([message.data for message in answers], orders, {ONE: self._next})
 
     def place(self, order: int) -> tuple[str, int]:
         return ONE, order
@@ -254,9 +264,9 @@ class KafkaTopic:
     """One topic, all of its partitions. Options of the address go to librdkafka."""
 
     def __init__(self, address: LogAddress) -> None:
-        if taken := [name for name in (*OURS, "bootstrap.servers") if name in address.options]:
+        if reserved := [name for name in (*OURS, "bootstrap.servers") if name in address.options]:
             raise ParameterError(
-                f"the option {taken[0]!r} cannot be set: offsets are kept in the store"
+                f"the option {reserved[0]!r} cannot be set: offsets are kept in the store"
             )
         self._topic = address.name
         self._next: dict[str, int] = {}
@@ -310,9 +320,11 @@ class KafkaTopic:
     def read(self, most: int) -> Messages:
         bodies: dict[int, bytes] = {}
         try:
-            found: list[Any] = self._consumer.consume(most, READ_SECONDS)
-            for message in found:
-                partition, offset, error = message.partition(), message.offset(), message.error()
+            messages: list[Any] = self._consumer.consume(most, READ_SECONDS)
+            for message in messages:
+                partition = message.partition()
+                offset = message.offset()
+                error = message.error()
                 if error is not None and error.code() != KafkaError._PARTITION_EOF:
                     raise KafkaException(error)
                 if error is None:

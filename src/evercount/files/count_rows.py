@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ import numpy as np
 
 from evercount._validate import IntArray
 from evercount.declarations.declaration import StreamDeclaration
+from evercount.engine.arrivals import Arrivals
 from evercount.engine.close_ticks import TickEvents, TickTotals
 from evercount.engine.user_counting import users_after
 from evercount.errors import InputError
@@ -29,16 +30,6 @@ if TYPE_CHECKING:
 TOO_LONG = "LINE SIZE OVER MAXIMUM"
 
 
-@dataclass(frozen=True, eq=False)
-class CountedRows:
-    """What the rows of one run add up to. Secret."""
-
-    totals: TickTotals | TickEvents
-    bad: int = 0  # the number of rows that are not events
-    # in the period that is open after this run
-    users: Mapping[str, UsedBefore] = field(default_factory=dict)
-
-
 def count(
     files: tuple[Source, ...],
     declaration: StreamDeclaration,
@@ -49,7 +40,7 @@ def count(
     late: tuple[Source, ...] = (),
     users: Mapping[str, UsedBefore] | None = None,
     reading: StreamDeclaration | None = None,
-) -> CountedRows:
+) -> Arrivals:
     """Add up the events of ticks first … stop−1 (1-based); rows of other ticks are checked and left
     alone.
 
@@ -70,16 +61,18 @@ def count(
     with open_files(files, reading or declaration, scratch) as (connection, names):
         scan = _Scan(connection, files, declaration, first, stop, late, reading or declaration)
         if query.people is not None:
-            return CountedRows(*scan.users_by_tick())
+            events, bad = scan.persons_by_tick()
+            return Arrivals(events, bad=bad)
         if columns_of(declaration).user is None:
-            groups, bad, known = scan.groups()
+            groups, bad, caps_used = scan.groups()
         else:
-            groups, bad, known = scan.capped(users or {})
+            groups, bad, caps_used = scan.capped(users or {})
+    totals: TickTotals | TickEvents
     if query.discovery is not None:
-        return CountedRows(_by_name(first, stop, groups, names), bad, known)
-    return CountedRows(
-        revised_totals(declaration, first, stop, *rows_of(query).totals(*groups)), bad, known
-    )
+        totals = _by_name(first, stop, groups, names)
+    else:
+        totals = revised_totals(declaration, first, stop, *rows_of(query).totals(*groups))
+    return Arrivals(totals, bad=bad, caps_used=caps_used)
 
 
 def revised_totals(
@@ -97,11 +90,13 @@ def revised_totals(
     it comes, or not at all: `engine/revisions.proof.md`. Test:
     tests/files/test_late_files.py::test_files_are_revised_as_the_library_does.
     """
-    cells, lags = declaration.query.cells, (declaration.revise_for or 0) + 1
+    cells = declaration.query.cells
+    lags = (declaration.revise_for or 0) + 1
     lag = np.maximum(first - tick, 0)
-    kept = lag < lags
-    arrival, wide = np.maximum(tick, first)[kept], (cell + lag * cells)[kept]
-    return TickTotals(first, stop - first, cells * lags, arrival, wide, total[kept])
+    counted = lag < lags
+    arrival = np.maximum(tick, first)[counted]
+    wide = (cell + lag * cells)[counted]
+    return TickTotals(first, stop - first, cells * lags, arrival, wide, total[counted])
 
 
 def _by_name(first: int, stop: int, groups: Groups, names: Sequence[str]) -> TickEvents:
@@ -141,7 +136,9 @@ class _Scan:
         bad = int(events[tick < 0].sum()) + unreadable(self.connection, self.files)
         parts = [tuple(column[tick > 0] for column in (tick, cell, events, units))]
         if late := self._late_rows():
-            place = "place" if self.declaration.revise_for else f"{self.first} AS place"
+            place = f"{self.first} AS place"
+            if self.declaration.revise_for:
+                place = "place"
             parts.insert(
                 0, self._added_up(f"SELECT {place}, cell, units FROM ({late}) WHERE place > 0")
             )
@@ -152,34 +149,37 @@ class _Scan:
         """As `groups`, for what the caps of users leave; and the users of the period that is open
         afterwards."""
         bad = self._make_table(f", {NUMBER_OF_USER} AS number")
-        caps, revise_for = self.declaration.user_caps, self.declaration.revise_for
+        caps = self.declaration.user_caps
+        revise_for = self.declaration.revise_for
         assert caps is not None
         ticks = range(max(1, self.first - (revise_for or 0)), self.stop)
         rule = UserRule(
             caps.caps, caps.period_of, ticks, ordered=bool(self._order), valued=bool(self._units)
         )
-        groups, known = rule.count(self.connection, users)
-        return (
-            groups,
-            bad,
-            known if revise_for is None else users_after(known, self.stop - 1, revise_for + 1),
-        )
+        groups, caps_used = rule.count(self.connection, users)
+        if revise_for is not None:
+            caps_used = users_after(caps_used, self.stop - 1, revise_for + 1)
+        return groups, bad, caps_used
 
-    def users_by_tick(self) -> tuple[TickEvents, int]:
+    def persons_by_tick(self) -> tuple[TickEvents, int]:
         """The events of each tick in order, for queries that name users; and bad rows. Unless the
         query says that they matter, later events of the same user and key in the same tick are left
         out."""
         bad = self._make_table()
-        first = (
+        columns = rows_of(self.declaration.query)
+        first_only = (
             f"QUALIFY row_number() OVER (PARTITION BY place, who, cell ORDER BY us{self._order}, "
             "rowid) = 1 "
         )
+        if columns.repeats:
+            first_only = ""
         rows = self.connection.execute(
-            "SELECT place, who, cell FROM event WHERE place > 0 "
-            f"{'' if rows_of(self.declaration.query).repeats else first}"
+            f"SELECT place, who, cell FROM event WHERE place > 0 {first_only}"
             f"ORDER BY place, us{self._order}, rowid"
         ).fetchall()
-        keys = rows_of(self.declaration.query).keys[0] if is_keyed(self.declaration) else None
+        keys = None
+        if is_keyed(self.declaration):
+            keys = columns.keys[0]
         ticks: list[list[Any]] = [[] for _ in range(self.first, self.stop)]
         for place, who, cell in rows:
             ticks[place - self.first].append(who if keys is None else (who, keys[cell]))
@@ -188,17 +188,22 @@ class _Scan:
     @property
     def _order(self) -> str:
         """SQL: the column of the declared order after that of the time, or nothing."""
-        return ", o" if columns_of(self.declaration).order is not None else ""
+        if columns_of(self.declaration).order is None:
+            return ""
+        return ", o"
 
     @property
     def _units(self) -> str:
-        return ", units" if is_valued(self.declaration) else ""
+        """SQL: the column of grid units after another one, or nothing."""
+        if not is_valued(self.declaration):
+            return ""
+        return ", units"
 
     def _late_rows(self) -> str:
         """SQL: the late rows, whose place is their own tick; nothing where there are none."""
-        return (
-            self._placed(self.late, 1, self.first) if self.late and self.first < self.stop else ""
-        )
+        if not self.late or self.first >= self.stop:
+            return ""
+        return self._placed(self.late, 1, self.first)
 
     def _make_table(self, more: str = "") -> int:
         """Make the table `event`, which DuckDB may spill to disk: rows in the order of the files.
@@ -207,10 +212,14 @@ class _Scan:
         # of a revised stream, the events of a user for each tick have caps of their own, and a run
         # counts them at once
         revise_for = self.declaration.revise_for
-        by_day = "" if revise_for is None else "SELECT * REPLACE (place || ' ' || who AS who) FROM "
-        small = "INTEGER" if self.stop < 2**31 else "BIGINT"
+        by_day = ""
+        if revise_for is not None:
+            by_day = "SELECT * REPLACE (place || ' ' || who AS who) FROM "
+        number = "BIGINT"
+        if self.stop < 2**31:
+            number = "INTEGER"
         self.connection.execute(
-            f"CREATE TEMP TABLE event AS SELECT place::{small} AS place, {columns} FROM "
+            f"CREATE TEMP TABLE event AS SELECT place::{number} AS place, {columns} FROM "
             f"({by_day}({self._placed(self.files, self.first, self.stop)})) WHERE place IS NOT "
             "NULL"
         )
@@ -218,11 +227,11 @@ class _Scan:
         bad += unreadable(self.connection, self.files)
         # their times lie before all others, so their place in the table does not matter
         if late := self._late_rows():
-            place, oldest = (
-                (self.first, 1)
-                if revise_for is None
-                else ("place", max(1, self.first - revise_for))
-            )
+            place = str(self.first)
+            oldest = 1
+            if revise_for is not None:
+                place = "place"
+                oldest = max(1, self.first - revise_for)
             late = f"SELECT {place}, {columns} FROM ({by_day}({late})) WHERE place >= {oldest}"
             self.connection.execute(f"INSERT INTO event {late}")
         return int(bad)
@@ -232,7 +241,9 @@ class _Scan:
         place left out."""
         # Without a condition in SQL: DuckDB would compute the place of every row twice, for the
         # condition and itself.
-        units = "sum(units)::BIGINT" if self._units else "0::BIGINT"
+        units = "0::BIGINT"
+        if self._units:
+            units = "sum(units)::BIGINT"
         groups = self.connection.execute(
             f"SELECT place, cell, count(*) AS events, {units} AS total FROM ({rows}) GROUP BY "
             "place, cell ORDER BY place, cell"
@@ -261,8 +272,9 @@ def unreadable(connection: DuckDBPyConnection, files: tuple[Source, ...]) -> int
     for line, path, kind in errors:
         source = by_path.get(path, files[0])
         if source.kind == "csv":
-            long = "a row is longer than 2,000,000 bytes (is a quote never closed?)"
-            what = long if kind == TOO_LONG else "a quote is opened and never closed"
+            what = "a quote is opened and never closed"
+            if kind == TOO_LONG:
+                what = "a row is longer than 2,000,000 bytes (is a quote never closed?)"
             raise InputError(
                 f"{source.name}: about line {line} {what}, so nobody can tell where the next row "
                 "begins; fix that line (`skip_bad` cannot help)"

@@ -21,6 +21,7 @@ import numpy as np
 from evercount._safe_files import disk_errors, new_private, refuse_link
 from evercount.declarations.tick_marks import with_marks
 from evercount.declarations.view_names import needed_after, shown_tables
+from evercount.engine.arrivals import Arrivals
 from evercount.engine.build import RUNNING
 from evercount.engine.release_table import ReleaseTable
 from evercount.engine.stream import Stream
@@ -36,7 +37,7 @@ from evercount.files.bad_rows import (
 )
 from evercount.files.cap_users import DroppedEvents, dropped_events
 from evercount.files.charts import CHARTS, draw_releases
-from evercount.files.count_rows import CountedRows, count
+from evercount.files.count_rows import count
 from evercount.files.event_sql import columns_of
 from evercount.files.keeper import Keeper
 from evercount.files.lake_table import open_lake
@@ -131,7 +132,7 @@ def _publish(run: Run, counted: Counted, tell: Progress) -> Outcome:
         stream = keeper.declare(run)
         keeper.note(run.marks)
         write = partial(_write_output, run, tell)
-        state = state_after(run, counted.rows.users)
+        state = state_after(run, counted.rows.caps_used)
         state = replace(state, consumed=counted.consumed, seen=counted.seen)
         keeper.commit(run, state, counted.rows.totals, write)
     published = Published(job, keeper, stream, run.marks, run.predecessors.totals)
@@ -246,7 +247,7 @@ def _write_file(
 class Counted:
     """What a run counts. Secret."""
 
-    rows: CountedRows
+    rows: Arrivals
     shown: tuple[Reject, ...]
     # with late=next and late=revise, how much of each file the counts come from
     consumed: dict[str, Prefix]

@@ -127,7 +127,7 @@ class CatchUp:
         due = live.due(now)
         if not due:
             return 0
-        while (noise := self.store.noise_ahead.under_way(live)) is not None:
+        while (noise := self.store.noise_ahead.pending_noise(live)) is not None:
             if wait([noise], SLICE_SECONDS).not_done:
                 return due
         size = min(due, self._sizes.get(live.name, FIRST_SLICE_TICKS))

@@ -13,6 +13,7 @@ import numpy as np
 from evercount._validate import IntArray
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.schedule import SECOND
+from evercount.engine.arrivals import Arrivals
 from evercount.engine.close_ticks import TickTotals
 from evercount.errors import EvercountError
 from evercount.examples import flu
@@ -20,7 +21,7 @@ from evercount.service.catch_up import Clock
 from evercount.service.read_events import read_batch
 from evercount.service.runtime import Service
 from evercount.store import Store
-from evercount.store.accept_totals import CountedBatch
+from evercount.store.accept_totals import SourceBatch
 
 NAME = "flu-demo"
 HOUR = 3600.0
@@ -65,7 +66,7 @@ def prefill(store: Store) -> None:
         return
     totals = TickTotals.dense(1, np.random.default_rng(SEED).poisson(flu.rates(np.arange(YEAR))))
     # once, also after a kill
-    store.accept_totals(NAME, CountedBatch("the year before", 0, totals, fresh=True))
+    store.accept_totals(NAME, SourceBatch("the year before", 0, fresh=True), Arrivals(totals))
     while live.closed < YEAR:
         store.close_ticks(live, YEAR - live.closed, now)
 

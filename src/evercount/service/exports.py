@@ -17,12 +17,12 @@ from evercount.engine.release_table import LEVEL, ReleaseTable
 from evercount.engine.write_table import MEDIA_TYPES, Kind, describe_csv, write_tables
 from evercount.errors import HttpProblem
 from evercount.factorizations.interruption import check_wanted
-from evercount.store import AnyStream, Reading
+from evercount.store import Reading, StoredStream
 
 log = logging.getLogger("evercount.service")
 
 
-def write_export(live: AnyStream, tables: Iterable[ReleaseTable], kind: Kind) -> Path:
+def write_export(live: StoredStream, tables: Iterable[ReleaseTable], kind: Kind) -> Path:
     """Write tables of a stream into a new temporary file of its owner only; `ExportResponse`
     removes it."""
     handle, name = tempfile.mkstemp(prefix="evercount-export-")
@@ -51,7 +51,7 @@ def while_wanted(tables: Iterable[ReleaseTable]) -> Iterator[ReleaseTable]:
 
 
 def describe_export(
-    store: Reading, live: AnyStream, tables: Iterable[ReleaseTable], full_digits: bool, url: str
+    store: Reading, live: StoredStream, tables: Iterable[ReleaseTable], full_digits: bool, url: str
 ) -> dict[str, Any]:
     """Describe a CSV of these tables, as `evercount release` describes its own."""
     facts = public_facts(

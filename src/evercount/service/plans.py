@@ -10,18 +10,18 @@ import numpy as np
 from evercount._validate import finite
 from evercount.declarations.view_names import noise_views
 from evercount.privacy import Budget
-from evercount.store import AnyStream, EndedStream
+from evercount.store import StoredStream
 
 CACHED_PLANS = 64  # each has some hundred kilobytes
 UNBOUNDED_PLAN = 2**20  # how far ahead the error of a stream without horizon is shown
 
 
-def own_plan(live: AnyStream, points: int) -> dict[str, Any]:
+def own_plan(live: StoredStream, points: int) -> dict[str, Any]:
     """The stream's own error over its ticks, of what it shows."""
-    if isinstance(live, EndedStream):  # its noise is deleted; its declaration has the same errors
+    if live.live is None:  # its noise is deleted; its declaration has the same errors
         stream = live.declaration.build(replay=True)
     else:
-        stream = live.stream
+        stream = live.live.stream
     last = live.declaration.horizon or UNBOUNDED_PLAN
     ticks = np.unique(np.rint(np.geomspace(1, last, points)).astype(np.int64))
     std = stream.std(ticks, *noise_views([live.declaration.main_view], live.declaration.schedule))

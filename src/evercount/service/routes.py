@@ -38,7 +38,7 @@ from evercount.service.read_events import read_batch
 from evercount.service.runtime import Service
 from evercount.service.sse import LiveResponse
 from evercount.service.views import ViewRequest, describe_view, read_view
-from evercount.store import Accepted, AnyStream
+from evercount.store import Accepted, StoredStream
 from evercount.store.sealing import add_token, read_tokens, remove_token
 
 log = logging.getLogger("evercount.service")
@@ -48,7 +48,7 @@ LARGEST_TICK = 2**53  # ticks travel as JSON numbers; beyond this many readers w
 Name = Annotated[str, PathParameter(min_length=1, max_length=64)]
 
 
-def visible(service: Service, request: Request, name: str) -> AnyStream:
+def visible(service: Service, request: Request, name: str) -> StoredStream:
     """The stream of that name; HttpProblem if there is none, or the request may not read it."""
     role = service.access.role(request)
     live = service.look_up(name)
@@ -179,7 +179,10 @@ def add_streams(app: FastAPI, service: Service) -> None:
         """All streams; without a token only the public ones. With the ledger: what these spend
         together."""
         role = service.access.role(request)
-        streams: list[AnyStream] = [*service.store.streams.values(), *service.store.ended.values()]
+        streams: list[StoredStream] = [
+            *service.store.streams.values(),
+            *service.store.ended.values(),
+        ]
         if role is None:
             streams = [stream for stream in streams if stream.declaration.public]
         ledger = await service.read(service.store.ledger, role is None)
@@ -361,7 +364,7 @@ WIDEST = 366  # ticks of a view that anyone may have planned: the time that take
 
 
 async def read_requested_view(
-    service: Service, request: Request, live: AnyStream, view: ViewRequest
+    service: Service, request: Request, live: StoredStream, view: ViewRequest
 ) -> ReleaseTable:
     """Read a view of a stream, or what it is compared with, for a client that may read both."""
     other = None

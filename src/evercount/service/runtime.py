@@ -36,10 +36,9 @@ from evercount.service.metrics import StreamMetrics, admin_metrics, exposition, 
 from evercount.service.read_events import load_json
 from evercount.service.sse import Hub
 from evercount.store import (
-    AnyStream,
-    EndedStream,
     LiveStream,
     Store,
+    StoredStream,
     StreamDeclaration,
     retire_stream,
 )
@@ -48,7 +47,7 @@ from evercount.store.stream_life import mark_ticks
 from evercount.store.writer import WatchedStore
 
 T = TypeVar("T")
-S = TypeVar("S", bound=AnyStream)
+S = TypeVar("S", bound=StoredStream)
 
 log = logging.getLogger("evercount.service")
 
@@ -168,7 +167,7 @@ class Service:
         if live.declaration.query.discovery is None and (live.ahead is None or live.ahead.done()):
             return  # no event brings new noise: the writer need not be asked
         for _ in range(2):  # the noise being drawn, and then that of events since it began
-            noise = await self.write(lambda: self.store.noise_ahead.under_way(self.find(name)))
+            noise = await self.write(lambda: self.store.noise_ahead.pending_noise(self.find(name)))
             if noise is None:
                 return
             # an error there is raised again when the tick closes
@@ -249,7 +248,7 @@ class Service:
 
     # -- what readers may learn --------------------------------------------------------------------
 
-    def look_up(self, name: str) -> AnyStream | None:
+    def look_up(self, name: str) -> StoredStream | None:
         """The stream, or None; HttpProblem 503 while it is not certain which streams exist."""
         stream = self.store.streams.get(name) or self.store.ended.get(name)
         if stream is None:
@@ -268,7 +267,7 @@ class Service:
                 retry=2,
             )
 
-    def find_any(self, name: str) -> AnyStream:
+    def find_any(self, name: str) -> StoredStream:
         stream = self.look_up(name)
         if stream is None:
             raise HttpProblem(404, "NotFound", "there is no such stream")
@@ -277,14 +276,15 @@ class Service:
     def find(self, name: str) -> LiveStream:
         """The stream that takes events; HttpProblem 404 if there is none, 410 if it is over."""
         stream = self.find_any(name)
-        if isinstance(stream, EndedStream):
+        live = stream.live
+        if live is None:
             message = f"the stream is {stream.ending}: {stream.reason}."
             if stream.successor:
                 message += f" Send events to {stream.successor!r}."
             raise HttpProblem(410, "StreamEnded", message)
-        if stream.finished and stream.successor is not None:
-            return self.find(stream.successor)  # it was renewed: the new stream takes its events
-        return stream
+        if live.finished and live.successor is not None:
+            return self.find(live.successor)  # it was renewed: the new stream takes its events
+        return live
 
     def retire(self, name: str, reason: str, successor: str | None) -> dict[str, Any]:
         """Retire a stream; called in the writer's thread."""
@@ -388,20 +388,20 @@ class Service:
                 log.error("stream %s cannot be described: %s", live.name, type(error).__name__)
         return descriptions
 
-    def facts(self, live: AnyStream) -> dict[str, Any]:
+    def facts(self, stream: StoredStream) -> dict[str, Any]:
         """The public facts of a stream. Nothing of them depends on the events, but for keys that
         were released."""
-        declaration = live.declaration
+        declaration = stream.declaration
         schedule = declaration.schedule
         horizon = declaration.horizon
-        closed = live.closed
+        closed = stream.closed
         facts = {
-            "name": live.name,
+            "name": stream.name,
             "query": query_facts(declaration.query),
-            "cells": len(live.labels),
-            "labels": list(live.labels[:CELLS_PER_PAGE]),
+            "cells": len(stream.labels),
+            "labels": list(stream.labels[:CELLS_PER_PAGE]),
             "budget": declared_budget(declaration.budget),
-            "guarantee": live.guarantee,
+            "guarantee": stream.guarantee,
             "counted": counted_text(
                 declaration.budget, enforced_by(declaration.released_query, None), declaration.tick
             ),
@@ -418,13 +418,14 @@ class Service:
             "open_tick": None,
             "open_since": None,
             "closes": None,
-            "successor": live.successor,
+            "successor": stream.successor,
             "level": 0.95,
-            "notes": [mark.facts(schedule) for mark in live.marks if mark.hides is None],
+            "notes": [mark.facts(schedule) for mark in stream.marks if mark.hides is None],
             "noise": Exports.noise,
         }
-        if isinstance(live, EndedStream):
-            return facts | {"state": live.ending, "reason": live.reason, "ticks_left": 0}
+        live = stream.live
+        if live is None:
+            return facts | {"state": stream.ending, "reason": stream.reason, "ticks_left": 0}
         if not live.finished:
             facts["open_tick"] = closed + 1
             if not schedule.manual:
@@ -449,7 +450,7 @@ class Service:
 
     def read_page(
         self,
-        live: AnyStream,
+        live: StoredStream,
         after: int,
         limit: int,
         first_cell: int = 0,
@@ -465,7 +466,7 @@ class Service:
         return self.store.read_releases(live, after, limit, live.closed, selection)
 
     @staticmethod
-    def check_readable(live: AnyStream) -> None:
+    def check_readable(live: StoredStream) -> None:
         """Refuse to show a history that is not the published one."""
         if not live.readable:
             raise HttpProblem(

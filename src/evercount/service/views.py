@@ -26,7 +26,7 @@ from evercount.engine.views import Difference, View
 from evercount.engine.write_table import described
 from evercount.errors import ParameterError
 from evercount.plotting import without_trend
-from evercount.store import AnyStream, Reading
+from evercount.store import Reading, StoredStream
 
 
 class ViewRequest(BaseModel):
@@ -49,10 +49,10 @@ class ViewRequest(BaseModel):
 
 def read_view(
     store: Reading,
-    live: AnyStream,
+    live: StoredStream,
     request: ViewRequest,
     numbers: int,
-    other: AnyStream | None = None,
+    other: StoredStream | None = None,
 ) -> ReleaseTable:
     """Read a view of a stream from its stored releases, with the notes on its ticks; at most about
     `numbers` of them. `other` is the stream that `minus_stream` names.
@@ -68,11 +68,11 @@ def read_view(
 
 def _read_table(
     store: Reading,
-    live: AnyStream,
+    live: StoredStream,
     request: ViewRequest,
     name: str,
     numbers: int,
-    other: AnyStream | None,
+    other: StoredStream | None,
 ) -> ReleaseTable:
     """Read the view, or the comparison, that a request names."""
     declaration = live.declaration
@@ -102,7 +102,7 @@ def _read_table(
 
 
 def _refuse_carried_totals(
-    store: Reading, name: str, live: AnyStream, other: AnyStream | None
+    store: Reading, name: str, live: StoredStream, other: StoredStream | None
 ) -> None:
     """Refuse to compare running totals of which some include those of an earlier stream."""
     if name != RUNNING:
@@ -116,7 +116,7 @@ def _refuse_carried_totals(
 
 
 def _compare_cells(
-    store: Reading, live: AnyStream, request: ViewRequest, name: str, numbers: int
+    store: Reading, live: StoredStream, request: ViewRequest, name: str, numbers: int
 ) -> ReleaseTable:
     """Subtract one cell of a stream from another."""
     assert request.minus is not None
@@ -128,11 +128,11 @@ def _compare_cells(
 
 def _compare_streams(
     store: Reading,
-    live: AnyStream,
+    live: StoredStream,
     request: ViewRequest,
     name: str,
     numbers: int,
-    other: AnyStream,
+    other: StoredStream,
 ) -> ReleaseTable:
     """Subtract a cell of another stream from a cell of this one, over the spans of both."""
     assert request.minus is not None
@@ -154,7 +154,7 @@ def _compare_streams(
     return table_of(table.ticks[here], starts, (f"{cell} − {request.minus}",), parts, first)
 
 
-def describe_view(live: AnyStream, name: str, table: ReleaseTable) -> dict[str, Any]:
+def describe_view(live: StoredStream, name: str, table: ReleaseTable) -> dict[str, Any]:
     """A view as JSON; `flat` says for each cell whether the noise is wider than all ups and
     downs."""
     values, _, low, high = table.numbers.transpose(1, 0, 2)
@@ -173,7 +173,7 @@ def describe_view(live: AnyStream, name: str, table: ReleaseTable) -> dict[str, 
 
 
 def _released_table(
-    store: Reading, live: AnyStream, outputs: list[int], ticks: int
+    store: Reading, live: StoredStream, outputs: list[int], ticks: int
 ) -> ReleaseTable:
     """Read the newest released numbers as they are. If the stream declares numbers below zero
     impossible, intervals do not go below it either: they lose no truth."""
@@ -189,7 +189,7 @@ def _released_table(
     return ReleaseTable(table.ticks, table.starts, labels, numbers, first)
 
 
-def _outputs(live: AnyStream, cells: Sequence[str]) -> list[int]:
+def _outputs(live: StoredStream, cells: Sequence[str]) -> list[int]:
     """Find the numbers of the named cells, each once; of all cells if none is named."""
     labels = list(live.labels)
     for cell in cells:
@@ -201,7 +201,7 @@ def _outputs(live: AnyStream, cells: Sequence[str]) -> list[int]:
 
 
 def _view(
-    store: Reading, live: AnyStream, name: str, outputs: list[int], limit: int, numbers: int
+    store: Reading, live: StoredStream, name: str, outputs: list[int], limit: int, numbers: int
 ) -> View:
     """Read the newest spans of a view; fewer of them if one span needs many numbers."""
     declaration = live.declaration
@@ -217,7 +217,7 @@ def _view(
 
 
 def _aligned(
-    live: AnyStream, view: View, other: AnyStream, theirs: View
+    live: StoredStream, view: View, other: StoredStream, theirs: View
 ) -> tuple[IntArray, IntArray]:
     """Find the places of the spans that begin and end together in the views of two streams."""
     places = {moment: place for place, moment in enumerate(_moments(other, theirs))}
@@ -232,7 +232,7 @@ def _aligned(
     return here, there
 
 
-def _moments(live: AnyStream, view: View) -> list[tuple[int, int]]:
+def _moments(live: StoredStream, view: View) -> list[tuple[int, int]]:
     """Find when each span begins and ends; for manual clocks its ticks."""
     schedule = live.declaration.schedule
     spans = list(zip(view.first.tolist(), view.last.tolist(), strict=True))

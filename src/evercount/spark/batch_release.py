@@ -139,6 +139,55 @@ def release_batch(
         StoreError: `out` exists, with mode "error", or cannot be written.
         BudgetExceeded: the ledger has not enough left.
     """
+    _check_arguments(events, declaration, mode)
+    if until is None:
+        until = instant_of(time())
+    ticks = declaration.ended(until)
+    if ticks < 1:
+        first = declaration.schedule.show(declaration.closes(1))
+        raise ParameterError(f"no tick has ended: the first one ends at {first}")
+    shards = _shards(declaration, shards)
+    run = run or random_bytes(16).hex()
+    check_source(events, declaration)
+    check_parquet_times(events, declaration)
+    if out is not None and mode.startswith("error"):
+        _refuse_existing(events.sparkSession, out)
+    declaration = settle(declaration)  # once, for all tasks
+    entry = f"{declaration.name} {run}"
+    cost = declaration.build(secret=run_secret(run), replay=True).cost
+    if ledger is not None:
+        ledger.check(entry, cost)
+    job = ShardJob(declaration.canonical(), ticks, shards, run, proof_of(run_secret(run)))
+    guarantee = declared_text(declaration).sentence
+    groups = _grouped(events, declaration, ticks).persist()
+    try:
+        bad = _bad_rows(groups)
+        if not skip_bad:
+            counting.refuse_bad(bad)
+        if ledger is not None:
+            ledger.spend(entry, cost)
+        released = _release(_partitioned(groups, declaration, shards), declaration, job)
+        marked = released.withMetadata(
+            "value", {"evercount.guarantee": guarantee, "evercount.run": run}
+        )
+        table = None
+        if out is None:
+            # once and for all: a plan that ran again over other events would give the same noise
+            # to other counts
+            table = marked.localCheckpoint()
+        else:
+            marked.write.format(format).mode(mode).options(**(options or {})).save(out)
+    except AnalysisException as error:
+        raise StoreError(f"{out or 'the table'} cannot be written: {first_line(error)}") from None
+    except PySparkException as error:
+        raise InputError(f"the job failed: {first_line(error)}") from error
+    finally:
+        groups.unpersist()
+    return BatchOutcome(ticks, shards, run, guarantee, bad, table)
+
+
+def _check_arguments(events: DataFrame, declaration: StreamDeclaration, mode: str) -> None:
+    """ParameterError for what a batch cannot release, before anything is read."""
     check_declaration(declaration)
     if declaration.revise_for is not None:
         raise ParameterError(
@@ -156,65 +205,39 @@ def release_batch(
         raise ParameterError(
             "release_batch takes a table; a streaming DataFrame goes to release_stream"
         )
-    ticks = declaration.ended(instant_of(time()) if until is None else until)
-    if ticks < 1:
-        first = declaration.schedule.show(declaration.closes(1))
-        raise ParameterError(f"no tick has ended: the first one ends at {first}")
-    shards = _shards(declaration, shards)
-    run = run or random_bytes(16).hex()
-    check_source(events, declaration)
-    check_parquet_times(events, declaration)
-    if out is not None and mode.startswith("error"):
-        _refuse_existing(events.sparkSession, out)
-    declaration = settle(declaration)  # once, for all tasks
-    entry = f"{declaration.name} {run}"
-    cost = declaration.build(secret=run_secret(run), replay=True).cost
-    if ledger is not None:
-        ledger.check(entry, cost)
-    job = ShardJob(declaration.canonical(), ticks, shards, run, proof_of(run_secret(run)))
-    named = declaration.query.people is not None or declaration.query.discovery is not None
-    guarantee = declared_text(declaration).sentence
-    capped = counting.capped_groups if declaration.budget.unit == "user" else counting.group_events
-    grouped = counting.named_history if named else capped
-    groups = grouped(events, declaration, ticks, ticks).persist()
-    try:
-        unread = (
-            groups.where("place < 0")
-            .groupBy("place")
-            .agg(fn.sum("events").alias("events"))
-            .collect()
-        )
-        bad = {counting.BAD[-row["place"]]: row["events"] for row in unread}
-        if not skip_bad:
-            counting.refuse_bad(bad)
-        if ledger is not None:
-            ledger.spend(entry, cost)
-        rows = _partitioned(groups, declaration, shards)
-        if named:
-            released = rows.sortWithinPartitions("place").mapInArrow(
-                partial(_release_named, job), SCHEMA
-            )
-        else:
-            released = rows.mapInArrow(partial(_release_shards, job), SCHEMA)
-        marked = released.withMetadata(
-            "value", {"evercount.guarantee": guarantee, "evercount.run": run}
-        )
-        # once and for all: a plan that ran again over other events would give the same noise to
-        # other counts
-        table = marked.localCheckpoint() if out is None else None
-        if out is not None:
-            marked.write.format(format).mode(mode).options(**(options or {})).save(out)
-    except AnalysisException as error:
-        raise StoreError(f"{out or 'the table'} cannot be written: {first_line(error)}") from None
-    except PySparkException as error:
-        raise InputError(f"the job failed: {first_line(error)}") from error
-    finally:
-        groups.unpersist()
-    return BatchOutcome(ticks, shards, run, guarantee, bad, table)
+
+
+def _has_names(declaration: StreamDeclaration) -> bool:
+    """Return whether the query reads ticks as a whole, by the names in their rows."""
+    return declaration.query.people is not None or declaration.query.discovery is not None
+
+
+def _grouped(events: DataFrame, declaration: StreamDeclaration, ticks: int) -> DataFrame:
+    """Group the events of the ticks as far as their query lets them be added up."""
+    if _has_names(declaration):
+        return counting.named_history(events, declaration, ticks, ticks)
+    if declaration.budget.unit == "user":
+        return counting.capped_groups(events, declaration, ticks, ticks)
+    return counting.group_events(events, declaration, ticks, ticks)
+
+
+def _release(groups: DataFrame, declaration: StreamDeclaration, job: ShardJob) -> DataFrame:
+    """Release partitioned groups, each partition on an executor."""
+    if _has_names(declaration):
+        ordered = groups.sortWithinPartitions("place")
+        return ordered.mapInArrow(partial(_release_named, job), SCHEMA)
+    return groups.mapInArrow(partial(_release_shards, job), SCHEMA)
+
+
+def _bad_rows(groups: DataFrame) -> dict[str, int]:
+    """Count the rows that are not events, for each reason."""
+    bad = groups.where("place < 0").groupBy("place").agg(fn.sum("events").alias("events"))
+    return {counting.BAD[-row["place"]]: row["events"] for row in bad.collect()}
 
 
 def _refuse_existing(session: SparkSession, out: str) -> None:
-    """Spark itself would say so after the events were counted and the budget spent."""
+    """Refuse a place that exists: Spark itself would say so after the events were counted and the
+    budget spent."""
     try:
         session.read.format("binaryFile").load(out)
     except AnalysisException:  # nothing is there
@@ -226,18 +249,19 @@ def _refuse_existing(session: SparkSession, out: str) -> None:
 
 
 def _shards(declaration: StreamDeclaration, shards: int | None) -> int:
-    """The number of shards: at most one per cell, and one where cells are published together."""
+    """Return the number of shards: at most one per cell, and one where cells are published
+    together."""
     query = declaration.query
     if shards is not None:
         check_count("shards", shards)
-    return (
-        min(query.cells, shards or -(-query.cells // CELLS_OF_A_SHARD)) if can_be_cut(query) else 1
-    )
+    if not can_be_cut(query):
+        return 1
+    return min(query.cells, shards or -(-query.cells // CELLS_OF_A_SHARD))
 
 
 def _partitioned(groups: DataFrame, declaration: StreamDeclaration, shards: int) -> DataFrame:
-    """The groups with their shard, one partition for each shard; every shard has at least one row,
-    of no tick."""
+    """Give each group its shard, and each shard a partition; every shard has at least one row, of
+    no tick."""
     # the inverse of `cut_cells`: the largest number whose range begins at or before the cell
     shard = fn.expr(f"CAST(((cell + 1) * {shards} - 1) div {declaration.query.cells} AS INT)")
     counted = groups.where("place > 0").withColumn("shard", shard if shards > 1 else fn.lit(0))
@@ -253,34 +277,43 @@ def _partitioned(groups: DataFrame, declaration: StreamDeclaration, shards: int)
 
 
 def _release_named(job: ShardJob, batches: Iterator[Any]) -> Iterator[Any]:
-    """The released rows of a query that reads ticks as a whole. Memory holds the rows of a tick, or
+    """Release the rows of a query that reads ticks as a whole. Memory holds the rows of a tick, or
     some more."""
     return _released(job, _blocks(_ticks_of(job.declaration, batches, job.ticks)))
 
 
 def _ticks_of(declaration: StreamDeclaration, batches: Iterable[Any], last: int) -> Iterator[Any]:
-    tick, parts = 1, list[Part]()
+    """Yield what the query reads as each tick, up to the last one."""
+    tick = 1
+    parts = list[Part]()
     for batch in batches:
         rows = counting.named_rows(batch)
         for one, here in by_tick(rows.tick):  # sorted, so that the rows of a tick are neighbours
             while 0 < tick < one:
                 yield as_tick(declaration, parts)
-                tick, parts = tick + 1, []
+                tick += 1
+                parts = []
             if one:
                 parts.append((list(rows.name[here[0] : here[-1] + 1]), rows.numbers[here]))
     while tick <= last:
         yield as_tick(declaration, parts)
-        tick, parts = tick + 1, []
+        tick += 1
+        parts = []
 
 
 def _blocks(ticks: Iterable[Any]) -> Iterator[TickEvents]:
-    first, block, size = 1, list[Any](), 0
+    """Join ticks to blocks of a bounded size."""
+    first = 1
+    block = list[Any]()
+    size = 0
     for tick in ticks:
         block.append(tick)
         size += 1 + len(tick)
         if size >= EVENTS_OF_A_BLOCK:
             yield TickEvents(first, block)
-            first, block, size = first + len(block), [], 0
+            first += len(block)
+            block = []
+            size = 0
     if block:
         yield TickEvents(first, block)
 
@@ -288,15 +321,18 @@ def _blocks(ticks: Iterable[Any]) -> Iterator[TickEvents]:
 def _released(
     job: ShardJob, blocks: Iterable[TickTotals | TickEvents], part: range | None = None
 ) -> Iterator[Any]:
-    """What a stream of these cells shows when it has released the blocks, in tables of a bounded
+    """Release the blocks by a stream of these cells; yields what it shows, in tables of a bounded
     size, as Arrow."""
-    declaration, secret = job.declaration, run_secret(job.run)
+    declaration = job.declaration
+    secret = run_secret(job.run)
     if proof_of(secret) != job.proof:
         raise ParameterError(
             "this executor and the driver have different secrets: give both the same"
         )
-    stream, schedule = declaration.build(secret=secret, part=part, task=True), declaration.schedule
-    before, made = np.empty((0, len(stream.labels))), declaration.view_postprocess
+    stream = declaration.build(secret=secret, part=part, task=True)
+    schedule = declaration.schedule
+    before = np.empty((0, len(stream.labels)))
+    made = declaration.view_postprocess
     try:
         closed = (
             table for block in blocks for table in close_ticks(stream, block, schedule.starts_of)
@@ -310,6 +346,7 @@ def _released(
 
 
 def _release_shards(job: ShardJob, batches: Iterator[Any]) -> Iterator[Any]:
+    """Release the shards whose groups are in a partition."""
     pa, _ = parquet_modules()
     received = list(batches)
     if not received:
@@ -322,8 +359,9 @@ def _release_shards(job: ShardJob, batches: Iterator[Any]) -> Iterator[Any]:
         tick, cell, total = counting.sums(
             job.declaration, [column[shard == number] for column in groups]
         )
-        part = cut_cells(every, job.shards)[number] if job.shards > 1 else None
-        cells, first = (every, 0) if part is None else (len(part), part.start)
-        yield from _released(
-            job, [TickTotals(1, job.ticks, cells, tick, cell - first, total)], part
-        )
+        part = None
+        own_cells = range(every)
+        if job.shards > 1:
+            part = own_cells = cut_cells(every, job.shards)[number]
+        totals = TickTotals(1, job.ticks, len(own_cells), tick, cell - own_cells.start, total)
+        yield from _released(job, [totals], part)

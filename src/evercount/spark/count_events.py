@@ -7,8 +7,8 @@ an instant. No expression depends on the session's time zone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -21,6 +21,7 @@ from evercount._validate import IntArray
 from evercount.declarations import schedule as times
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.unit_periods import sql_period
+from evercount.engine.arrivals import Arrivals, NamedRows, PersonEvents
 from evercount.engine.close_ticks import TickTotals
 from evercount.engine.write_table import parquet_modules
 from evercount.errors import InputError
@@ -28,8 +29,7 @@ from evercount.files import event_sql
 from evercount.files.event_sql import columns_of, is_keyed
 from evercount.queries.sensitivities import rows_of
 from evercount.spark.session import check_columns
-from evercount.store.accept_totals import Counted, brings
-from evercount.store.named_events import NamedEvents, UserEvents
+from evercount.store.accept_totals import expected_parts
 
 GROUP_COLUMNS = ("place", "cell", "events", "units")
 NAMES_AT_A_TIME = 1_000_000  # rows with names that the driver reads together; at least one tick
@@ -41,44 +41,44 @@ USUAL_KEY = r"[!-~](?:[ -~]{0,198}[!-~])?"
 WALL_TYPES = (types.StringType, types.TimestampNTZType, types.DateType)
 NUMBER_TYPES = (types.IntegerType, types.LongType, types.FloatType, types.DoubleType)
 KEY_TYPES = (types.StringType, types.ByteType, types.ShortType, types.IntegerType, types.LongType)
+NO_TEXT = "CAST(NULL AS STRING)"
 VALUES = ("double", VALUE_TEXT, [types.NumericType], "a value is a number")
 ORDERS = ("long", event_sql.ORDER_PATTERN, KEY_TYPES, "an order is a whole number")
 
 
-@dataclass(frozen=True, eq=False)
-class CountedEvents(Counted):
-    """What the rows of one DataFrame add up to. Secret."""
-
-    kept: DataFrame | None = None  # what `named` comes from; Spark keeps it until `forget`
-    # the number of rows that are not events, for each reason
-    bad: dict[str, int] = field(default_factory=dict)
-    rows: int = 0  # all rows, the ignored ones too
-
-    def forget(self) -> None:
-        if self.kept is not None:
-            self.kept.unpersist()
-
-
-def count_placed(rows: DataFrame, declaration: StreamDeclaration) -> CountedEvents:
-    """Add up rows of `place_events`, which may be a micro-batch of a stream of them.
+@contextmanager
+def count_placed(rows: DataFrame, declaration: StreamDeclaration) -> Iterator[Arrivals]:
+    """Add up rows of `place_events`, which may be a micro-batch of a stream of them. Spark keeps
+    what rows with names come from until the block ends.
 
     **Guarantee.** One row adds to one cell of one tick, by its own time, key and value alone: the
     promise of `files.count_rows.count`, with the same rules. Test:
     tests/spark/test_count_events.py::test_spark_and_the_file_door_agree_row_by_row.
     """
-    users, names = brings(declaration)
-    if names:
-        return _count_named(named_groups(rows, declaration), declaration)
-    if users:
-        return _count_users(with_legal_keys(rows, declaration), declaration)
-    groups = numbers(group_placed(rows).toArrow(), *GROUP_COLUMNS)
+    brings_persons, brings_names = expected_parts(declaration)
+    if brings_names:
+        groups = named_groups(rows, declaration).persist()
+        try:
+            yield _count_named(groups, declaration)
+        finally:
+            groups.unpersist()
+    elif brings_persons:
+        yield _count_persons(with_legal_keys(rows, declaration), declaration)
+    else:
+        yield _count_groups(group_placed(rows), declaration)
+
+
+def _count_groups(rows: DataFrame, declaration: StreamDeclaration) -> Arrivals:
+    """Add up groups of events whose number and sum are all that counts."""
+    groups = numbers(rows.toArrow(), *GROUP_COLUMNS)
     place, _, events, _ = groups
-    bad = {
+    reasons = {
         BAD[-int(reason)]: int(events[place == reason].sum())
         for reason in np.unique(place[place < 0])
     }
     totals = TickTotals.of(declaration.query.cells, *sums(declaration, groups))
-    return CountedEvents(totals, bad=bad, rows=int(events.sum()))
+    bad = sum(reasons.values())
+    return Arrivals(totals, bad=bad, reasons=reasons, rows=int(events.sum()))
 
 
 def sums(
@@ -91,65 +91,76 @@ def sums(
     return rows_of(declaration.query).totals(*(column[order] for column in groups))
 
 
-def _count_users(rows: DataFrame, declaration: StreamDeclaration) -> CountedEvents:
-    """One job: the events go to the driver, and bad rows are counted on the way."""
-    sizes, place = Observation(), fn.col("place")
-    reasons = [fn.count_if(place == -reason).alias(str(reason)) for reason in BAD]
-    rows = rows.observe(sizes, fn.count(fn.lit(1)).alias("rows"), *reasons)
+def _count_persons(rows: DataFrame, declaration: StreamDeclaration) -> Arrivals:
+    """Bring the events to the driver, and count bad rows on the way: one job."""
+    sizes = Observation()
+    place = fn.col("place")
+    bad = [fn.count_if(place == -reason).alias(str(reason)) for reason in BAD]
+    rows = rows.observe(sizes, fn.count(fn.lit(1)).alias("rows"), *bad)
     events = rows.where(place > 0).toArrow()
-    found = sizes.get
-    names, at = _distinct(events, "who")
+    counts = sizes.get
+    persons, at = _distinct(events, "who")
     keys: Sequence[str] = ()
     if "k" in rows.columns:
         keys, cell = _distinct(events, "k")
     else:
         (cell,) = numbers(events, "cell")
     tick, time, order, units = numbers(events, "place", "us", "o", "units")
-    users = UserEvents(tick, names, time, order, cell, units, at, keys)
-    bad = {text: int(found[str(reason)]) for reason, text in BAD.items() if found[str(reason)]}
-    return CountedEvents(
-        TickTotals.none(declaration.query.cells), users, bad=bad, rows=int(found["rows"])
+    reasons = {text: int(counts[str(reason)]) for reason, text in BAD.items()}
+    reasons = {text: number for text, number in reasons.items() if number}
+    return Arrivals(
+        TickTotals.none(declaration.query.cells),
+        persons=PersonEvents(tick, persons, time, order, cell, units, at, keys),
+        bad=sum(reasons.values()),
+        reasons=reasons,
+        rows=int(counts["rows"]),
     )
 
 
-def _count_named(groups: DataFrame, declaration: StreamDeclaration) -> CountedEvents:
-    """Rows with names go to the driver some ticks at a time, in the order of ticks: one tick, or a
-    bounded number."""
-    groups = groups.persist()
+def _count_named(groups: DataFrame, declaration: StreamDeclaration) -> Arrivals:
+    """Bring rows with names to the driver some ticks at a time, in the order of ticks: one tick, or
+    a bounded number."""
     sizes = (
         groups.groupBy("place")
         .agg(fn.count(fn.lit(1)).alias("groups"), fn.sum("events").alias("rows"))
         .collect()
     )
-    bad = {BAD[-row["place"]]: int(row["rows"]) for row in sizes if (row["place"] or 0) < 0}
+    reasons = {BAD[-row["place"]]: int(row["rows"]) for row in sizes if (row["place"] or 0) < 0}
     ticks = sorted((row["place"], row["groups"]) for row in sizes if (row["place"] or 0) > 0)
-    rows = sum(int(row["rows"]) for row in sizes)
-    return CountedEvents(
-        TickTotals.none(declaration.query.cells), None, _parts(groups, ticks), groups, bad, rows
+    return Arrivals(
+        TickTotals.none(declaration.query.cells),
+        rows_with_names=_parts(groups, ticks),
+        bad=sum(reasons.values()),
+        reasons=reasons,
+        rows=sum(int(row["rows"]) for row in sizes),
     )
 
 
-def _parts(groups: DataFrame, ticks: list[tuple[int, int]]) -> Iterator[NamedEvents]:
+def _parts(groups: DataFrame, ticks: list[tuple[int, int]]) -> Iterator[NamedRows]:
+    """Yield the rows of some ticks at a time; `ticks` are their numbers and sizes."""
     first = 0
     while first < len(ticks):
-        stop, size = first + 1, ticks[first][1]
+        size = ticks[first][1]
+        stop = first + 1
         while stop < len(ticks) and size + ticks[stop][1] <= NAMES_AT_A_TIME:
-            size, stop = size + ticks[stop][1], stop + 1
+            size += ticks[stop][1]
+            stop += 1
         part = groups.where(fn.col("place").between(ticks[first][0], ticks[stop - 1][0])).toArrow()
         yield named_rows(part)
         first = stop
 
 
-def named_rows(part: Any) -> NamedEvents:
+def named_rows(part: Any) -> NamedRows:
+    """Turn rows of `named_groups`, as Arrow, into rows with names."""
     columns = [
         name for name in part.schema.names if name not in ("shard", "place", "name", "events")
     ]
     place, *more = numbers(part, "place", *columns)
-    return NamedEvents(place, part.column("name").to_pylist(), np.stack(more, axis=1))
+    return NamedRows(place, part.column("name").to_pylist(), np.stack(more, axis=1))
 
 
 def _distinct(table: Any, name: str) -> tuple[list[str], IntArray]:
-    """The different texts of a column, and the place of each row's text among them."""
+    """Return the different texts of a column, and the place of each row's text among them."""
     column = table.column(name).combine_chunks().dictionary_encode()
     return column.dictionary.to_pylist(), np.asarray(column.indices, np.int64)
 
@@ -159,11 +170,12 @@ def numbers(table: Any, *names: str) -> list[IntArray]:
     return [np.asarray(table.column(name).fill_null(0).to_numpy(), np.int64) for name in names]
 
 
-def refuse_bad(bad: dict[str, int]) -> None:
-    if bad:
-        reasons = "; ".join(f"{number} × {reason}" for reason, number in bad.items())
+def refuse_bad(reasons: Mapping[str, int]) -> None:
+    """InputError that says how many rows are bad for each reason, if there are any."""
+    if reasons:
+        listed = "; ".join(f"{number} × {reason}" for reason, number in reasons.items())
         raise InputError(
-            f"rows that are not events: {reasons}. None were counted; fix the source, or leave "
+            f"rows that are not events: {listed}. None were counted; fix the source, or leave "
             "such rows out with skip_bad (--skip-bad)"
         )
 
@@ -187,9 +199,9 @@ def group_placed(rows: DataFrame) -> DataFrame:
 
 
 def named_groups(rows: DataFrame, declaration: StreamDeclaration) -> DataFrame:
-    """One row for each (place, name): place, name, the numbers of `NamedEvents`, and events, the
-    number of rows. Users that are counted have a row for each key; of several events in a tick the
-    first one is taken."""
+    """One row for each (place, name): place, name, the numbers of `NamedRows`, and events, the
+    number of rows. Persons that are counted have a row for each key; of several events in a
+    tick the first one is taken."""
     number = fn.count(fn.lit(1)).alias("events")
     if declaration.query.people is None:
         groups = with_legal_keys(rows.groupBy("place", "k").agg(number), declaration)
@@ -226,7 +238,8 @@ def named_history(
         or declaration.budget.caps != (None, None, None)
     ):
         return groups
-    good, columns = groups.where("place > 0"), ("place", "us", "o")
+    good = groups.where("place > 0")
+    columns = ("place", "us", "o")
     first = good.groupBy("name", "cell").agg(
         fn.min(fn.struct(*columns)).alias("first"), fn.sum("events").alias("events")
     )
@@ -246,7 +259,8 @@ def capped_groups(
     `queries/user_cap.proof.md`, Lemma 1. Test:
     tests/contracts/test_same_table.py::test_a_batch_of_spark_publishes_the_same_table.
     """
-    budget, schedule = declaration.budget, declaration.schedule
+    budget = declaration.budget
+    schedule = declaration.schedule
     most, each, ticks = budget.caps
     rows = with_legal_keys(place_events(events, declaration, last, horizon), declaration)
     until = schedule.start_of(min(last, horizon or last) + 1)
@@ -262,17 +276,19 @@ def capped_groups(
     if each is not None:
         rules.append(f"turn <= {each}")
     if ticks is not None:
-        rows = rows.withColumn("came", fn.dense_rank().over(period))
-        rules.append(f"came <= {ticks}")
+        rows = rows.withColumn("ticks", fn.dense_rank().over(period))
+        rules.append(f"ticks <= {ticks}")
     if most is not None:
         within = fn.when(fn.col("number") <= (each or most), 1).otherwise(0)
         before = fn.sum(within).over(period.rangeBetween(Window.unboundedPreceding, -1))
         rows = rows.withColumn("before", fn.coalesce(before, fn.lit(0)))
         rules.append(f"turn <= {most} - before")
-    kept = rows.where(f"NOT good OR ({' AND '.join(rules)})")
-    cell = "cell" if declaration.query.discovery is None else "k"
+    within_caps = rows.where(f"NOT good OR ({' AND '.join(rules)})")
+    cell = "k"
+    if declaration.query.discovery is None:
+        cell = "cell"
     place_cell = ("place", fn.when(fn.col("place") > 0, fn.col(cell)).alias(cell))
-    return kept.groupBy(*place_cell).agg(
+    return within_caps.groupBy(*place_cell).agg(
         fn.count(fn.lit(1)).alias("events"), fn.sum("units").alias("units")
     )
 
@@ -292,30 +308,33 @@ def place_events(
     expressions into the condition once for each use, which grows beyond all bounds for calendars
     with many clock changes.
     """
-    columns, schedule, query = columns_of(declaration), declaration.schedule, declaration.query
+    columns = columns_of(declaration)
+    schedule = declaration.schedule
+    query = declaration.query
     # two days more than the last tick: wall times differ from instants by less, and Spark is slow
     # with long expressions
     until = schedule.start_of(min(last, horizon or last) + 1) + 2 * times.UNITS["d"]
     events = _typed(events)
-    kind, time = check_columns(events, declaration), _column(columns.time)
+    kind = check_columns(events, declaration)
+    time = _column(columns.time)
     keys = [_key(events, name) for name in columns.levels or columns.key_columns]
+    key = event_sql.key_sql(columns, keys, "octet_length") or NO_TEXT
+    value = fn.lit(None).cast("double")
+    if columns.value:
+        value = _number(events, columns.value, *VALUES)
+    who = NO_TEXT
+    if columns.user:
+        who = _key(events, columns.user)
+    order = fn.lit(None).cast("long")
+    if columns.order:
+        order = _number(events, columns.order, *ORDERS)
     rows = events.select(
         time.alias("t"),
         *instants(time, kind, columns.time),
-        fn.expr(event_sql.key_sql(columns, keys, "octet_length") or "CAST(NULL AS STRING)").alias(
-            "k"
-        ),
-        (
-            _number(events, columns.value, *VALUES)
-            if columns.value
-            else fn.lit(None).cast("double")
-        ).alias("v"),
-        fn.expr(_key(events, columns.user) if columns.user else "CAST(NULL AS STRING)").alias(
-            "who"
-        ),
-        (
-            _number(events, columns.order, *ORDERS) if columns.order else fn.lit(None).cast("long")
-        ).alias("o"),
+        fn.expr(key).alias("k"),
+        value.alias("v"),
+        fn.expr(who).alias("who"),
+        order.alias("o"),
     )
     unlisted = query.discovery is not None
     if is_keyed(declaration) and not unlisted:
@@ -323,18 +342,17 @@ def place_events(
         listed = list(rows_of(query).keys[0])
         table = pa.table({"k": listed, "listed": np.arange(len(listed))})
         rows = rows.join(fn.broadcast(rows.sparkSession.createDataFrame(table)), "k", "left")
-    rows = rows.withColumn(
-        "cell", fn.expr("0" if unlisted else event_sql.cell_sql(declaration, "listed")).cast("long")
-    )
+    cell = "0"
+    if not unlisted:
+        cell = event_sql.cell_sql(declaration, "listed")
+    rows = rows.withColumn("cell", fn.expr(cell).cast("long"))
     # step by step, so that Spark works each out once for each row and not for each use
     rows = rows.withColumns({name: within(fn.col(name)) for name in ("wall", "exact")})
     # the zone's clock changes are a long expression: it is left out where no time can be a wall
     # time
-    us = (
-        f"coalesce(exact, {schedule.sql_instant('wall', until)})"
-        if isinstance(kind, WALL_TYPES)
-        else "exact"
-    )
+    us = "exact"
+    if isinstance(kind, WALL_TYPES):
+        us = f"coalesce(exact, {schedule.sql_instant('wall', until)})"
     units = event_sql.units_sql(declaration, "rint({})")
     rows = rows.withColumns({"us": fn.expr(us), "units": fn.expr(units).cast("long")})
     rows = rows.withColumn(
@@ -346,7 +364,9 @@ def place_events(
     if horizon is None or last < horizon:
         place = place.when(fn.col("us") >= schedule.start_of(last + 1), -TOO_FAR)
     place = place.otherwise(fn.expr(schedule.sql_tick("us", "div", until)))
-    more = ["k" if unlisted else "cell", "units", *(["who", "us", "o"] * bool(columns.user))]
+    more = ["k" if unlisted else "cell", "units"]
+    if columns.user:
+        more += ["who", "us", "o"]
     return rows.select(place.cast("long").alias("place"), *more)
 
 
@@ -355,13 +375,14 @@ def with_legal_keys(rows: DataFrame, declaration: StreamDeclaration) -> DataFram
     usual keys are told from others in the JVM. Others go through the rule itself in Python, on the
     executors: Java's Unicode has another version, and a key must be legal in every door or in
     none."""
-    found, k = declaration.query.discovery, fn.col("k")
-    if found is None:
+    discovery = declaration.query.discovery
+    k = fn.col("k")
+    if discovery is None:
         return rows
     pa, _ = parquet_modules()
 
     def legal(keys: Any) -> Any:
-        return pa.array(found.check_keys(keys.to_pylist()), pa.string())
+        return pa.array(discovery.check_keys(keys.to_pylist()), pa.string())
 
     legal.__annotations__ = dict.fromkeys(("keys", "return"), pa.Array)  # Spark reads them as types
     check = arrow_udf(legal, "string")  # type: ignore[call-overload]
@@ -375,13 +396,11 @@ def with_legal_keys(rows: DataFrame, declaration: StreamDeclaration) -> DataFram
 
 
 def _typed(events: DataFrame) -> DataFrame:
-    """The table; a column that holds nothing, and so has no type, is one of texts."""
+    """Let columns that hold nothing, and so have no type, be of texts."""
     untyped = [field.name for field in events.schema if isinstance(field.dataType, types.NullType)]
-    return (
-        events.withColumns({name: _column(name).cast("string") for name in untyped})
-        if untyped
-        else events
-    )
+    if not untyped:
+        return events
+    return events.withColumns({name: _column(name).cast("string") for name in untyped})
 
 
 def _quoted(name: str) -> str:
@@ -393,7 +412,7 @@ def _column(name: str) -> Column:
 
 
 def _is_text(events: DataFrame, name: str, legal: Any, what: str) -> bool:
-    """Whether a column has texts; InputError where its type is not legal."""
+    """Return whether a column has texts; InputError where its type is not legal."""
     kind = events.schema[name].dataType
     if not isinstance(kind, (types.StringType, *legal)):
         raise InputError(f"the column {name!r} is of type {kind.simpleString()}; {what}")
@@ -407,7 +426,7 @@ def _key(events: DataFrame, name: str) -> str:
 
 
 def _number(events: DataFrame, name: str, kind: str, pattern: str, legal: Any, what: str) -> Column:
-    """A column as numbers of a kind; of texts those that fit the pattern."""
+    """Read a column as numbers of a kind; of texts those that fit the pattern."""
     column = _column(name)
     if _is_text(events, name, legal, what):
         return fn.when(matches(column, pattern), column.try_cast(kind))
@@ -455,7 +474,7 @@ def within(instant: Column) -> Column:
 
 
 def _spelled_out(time: Column) -> Column:
-    """The text with seconds and `Z`, which Spark's cast needs."""
+    """Add seconds and `Z` to a text, which Spark's cast needs."""
     zulu = fn.regexp_replace(time, " UTC$", "Z")
     return fn.regexp_replace(zulu, r"^(.{10}[T ]\d\d:\d\d)(Z|[+-].*)$", "$1:00$2")
 

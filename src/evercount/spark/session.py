@@ -133,7 +133,7 @@ def first_line(error: BaseException) -> str:
     first line."""
     lines = str(error).strip().splitlines()
     ours = [line.split(": ", 1)[-1] for line in lines if line.startswith("evercount.errors.")]
-    named = [found[0] for line in lines if (found := NAMED.search(line))]
+    named = [match[0] for match in map(NAMED.search, lines) if match]
     return (ours[-1:] + named + lines + [type(error).__name__])[0][:400]
 
 
@@ -183,8 +183,11 @@ def check_declaration(declaration: StreamDeclaration) -> None:
             "carry_caps is for `evercount release` with a state file: Spark hands no caps on from "
             "one stream to the next. Omit it; budgets of streams over the same persons then add up"
         )
-    columns, people = columns_of(declaration), declaration.query.people
-    ordered = declaration.budget.unit == "user" if people is None else people.order_matters
+    columns = columns_of(declaration)
+    people = declaration.query.people
+    ordered = declaration.budget.unit == "user"
+    if people is not None:
+        ordered = people.order_matters
     if ordered and columns.order is None:
         raise ParameterError(
             f"{declaration.query.name!r} counts the first events of each user, and Spark's rows "
@@ -221,13 +224,13 @@ def check_source(events: DataFrame, declaration: StreamDeclaration) -> None:
 def refuse_skipping(options: Mapping[str, str]) -> None:
     """Refuse readers that leave out files or rows which they cannot read."""
     given = {name.lower(): value.lower() for name, value in options.items()}
-    found = [name for name in SKIPPING if given.get(name.lower()) == "true"]
+    skipping = [name for name in SKIPPING if given.get(name.lower()) == "true"]
     if given.get("mode") == "dropmalformed":
-        found.append("mode DROPMALFORMED")
-    if found:
+        skipping.append("mode DROPMALFORMED")
+    if skipping:
         raise ParameterError(
-            f"Spark would silently leave out what it cannot read ({found[0]}): remove the option. "
-            "Unreadable rows are then reported, and left out with a count if you allow it "
+            f"Spark would silently leave out what it cannot read ({skipping[0]}): remove the "
+            "option. Unreadable rows are then reported, and left out with a count if you allow it "
             "(skip_bad, --skip-bad)"
         )
 
@@ -253,12 +256,12 @@ def check_parquet_times(
     if declaration.schedule.zone == "UTC":
         return
     for source in file_sources(events):
-        told = {
+        declared = {
             field.name: field.dataType
             for field in source.schema
             if isinstance(field.dataType, TIMESTAMPS)
         }
-        if "parquet" not in source.form.lower() or not told:
+        if "parquet" not in source.form.lower() or not declared:
             continue
         paths = list(files or source.files)
         options = {
@@ -267,7 +270,7 @@ def check_parquet_times(
         reader = events.sparkSession.read.format("parquet").options(**options, mergeSchema="true")
         try:
             # as the files themselves say; they must agree
-            found = reader.load(paths or None).schema
+            stored = reader.load(paths or None).schema
         except AnalysisException:  # no file is left
             continue
         except (PySparkException, Py4JError) as error:
@@ -276,13 +279,13 @@ def check_parquet_times(
                 "times with a zone and others without, Spark would shift one kind: read them "
                 "separately"
             ) from None
-        for field in found:
+        for field in stored:
             if (
                 isinstance(field.dataType, TIMESTAMPS)
-                and told.get(field.name, field.dataType) != field.dataType
+                and declared.get(field.name, field.dataType) != field.dataType
             ):
                 raise InputError(
                     f"the files have {field.name!r} as {field.dataType.simpleString()}, and the "
-                    f"schema says {told[field.name].simpleString()}: Spark would shift the times. "
-                    f"Write '{field.name} {field.dataType.simpleString()}' in the schema"
+                    f"schema says {declared[field.name].simpleString()}: Spark would shift the "
+                    f"times. Write '{field.name} {field.dataType.simpleString()}' in the schema"
                 )

@@ -40,7 +40,7 @@ from evercount.spark.session import (
     first_line,
 )
 from evercount.store import Store, key_from_environment
-from evercount.store.accept_totals import FedStream
+from evercount.store.accept_totals import FedStream, SourceBatch
 from evercount.store.closing_ticks import Run, ShardWork, close_shard
 
 Clock = Callable[[], int]  # the instant now, in microseconds since 1970
@@ -150,7 +150,7 @@ def release_stream(
         else closing(Store(store, key_from_environment())) as opened
     ):
         fed = FedStream(opened, declaration, now, shards)
-        if fed.live.cut is not None:
+        if fed.live.shards is not None:
             fed.run = executors_of(events.sparkSession, opened)
         round_ = _Round(fed, checkpoint, skip_bad, new_checkpoint, say)
         if not fed.finished:
@@ -159,7 +159,9 @@ def release_stream(
         ticks = fed.close_due(now)
         if lake is not None:
             append_released(opened, declaration.name, lake)
-        what = f"ticks {ticks[0]} to {ticks[-1]} released" if ticks else "no tick has ended"
+        what = "no tick has ended"
+        if ticks:
+            what = f"ticks {ticks[0]} to {ticks[-1]} released"
         say(f"{what}; {fed.due(clock())} behind the clock")
         return StreamOutcome(ticks, round_.batches, fed.finished, dict(round_.bad))
 
@@ -175,8 +177,11 @@ class _Round:
         new_checkpoint: bool,
         say: Callable[[str], None],
     ) -> None:
-        self.fed, self.checkpoint = fed, checkpoint.rstrip("/")
-        self.skip_bad, self.new_checkpoint, self.say = skip_bad, new_checkpoint, say
+        self.fed = fed
+        self.checkpoint = checkpoint.rstrip("/")
+        self.skip_bad = skip_bad
+        self.new_checkpoint = new_checkpoint
+        self.say = say
         self.batches = 0
         self.bad: Counter[str] = Counter()
         self.query: Future[str] = Future()  # the id that the checkpoint gives its query
@@ -187,22 +192,23 @@ class _Round:
     def check_checkpoint(self, session: SparkSession) -> None:
         """Refuse a checkpoint that would give old events again, or has batches that the store
         lacks."""
-        known, (query, coming) = self.fed.last_batches(), read_checkpoint(session, self.checkpoint)
-        if known and query not in known and not self.new_checkpoint:
-            lost = (
-                f"there is none at {self.checkpoint}"
-                if query is None
-                else f"{self.checkpoint} is another one"
-            )
+        last_batches = self.fed.last_batches()
+        query, coming = read_checkpoint(session, self.checkpoint)
+        if last_batches and query not in last_batches and not self.new_checkpoint:
+            lost = f"{self.checkpoint} is another one"
+            if query is None:
+                lost = f"there is none at {self.checkpoint}"
             raise Conflict(
                 f"stream {self.fed.declaration.name!r} was fed from a checkpoint before, and "
                 f"{lost}: the source would give all its events again, and the store cannot tell "
                 "them from new ones. Put the old checkpoint back; or, if the source holds new "
                 "events only, say so with new_checkpoint (--new-checkpoint)"
             )
-        counted = known.get(query or "", -1) + 1
+        counted = last_batches.get(query or "", -1) + 1
         if coming > counted:
-            has = f"{counted} batches of it" if counted else "none of its batches"
+            has = "none of its batches"
+            if counted:
+                has = f"{counted} batches of it"
             raise Conflict(
                 f"the checkpoint {self.checkpoint} is ahead of the store: Spark continues with "
                 f"batch {coming}, and stream {self.fed.declaration.name!r} has counted {has}, so "
@@ -235,6 +241,8 @@ class _Round:
                 raise
 
     def _start(self, events: DataFrame, placed: DataFrame) -> StreamingQuery:
+        """Start the streaming query; it ends when it has read all that the source has now."""
+
         def take(batch: DataFrame, number: int) -> None:
             try:
                 if self.fed.declaration.schedule.zone != "UTC":
@@ -255,21 +263,20 @@ class _Round:
         return query
 
     def _count(self, batch: DataFrame, number: int) -> None:
+        """Commit what a micro-batch holds; refuse it for bad rows, and after an interruption."""
         begin = perf_counter()
-        counted = count_placed(batch, self.fed.declaration)
-        try:
+        with count_placed(batch, self.fed.declaration) as arrivals:
             if not self.skip_bad:
-                refuse_bad(counted.bad)
+                refuse_bad(arrivals.reasons)
             with self.storing:
                 if self.over:
                     raise InputError("the round was interrupted")
-                if self.fed.accept(self.query.result(), number, counted, self.new_checkpoint):
+                micro_batch = SourceBatch(self.query.result(), number, self.new_checkpoint)
+                if self.fed.accept(micro_batch, arrivals):
                     self.batches += 1
-                    self.bad.update(counted.bad)
-        finally:
-            counted.forget()
-        speed = counted.rows / (perf_counter() - begin)
-        self.say(f"micro-batch {number}: {counted.rows} rows, {speed:.0f} rows/s")
+                    self.bad.update(arrivals.reasons)
+        speed = arrivals.rows / (perf_counter() - begin)
+        self.say(f"micro-batch {number}: {arrivals.rows} rows, {speed:.0f} rows/s")
 
 
 def read_checkpoint(session: SparkSession, folder: str) -> tuple[str | None, int]:
@@ -285,11 +292,9 @@ def read_checkpoint(session: SparkSession, folder: str) -> tuple[str | None, int
 
         def newest(name: str) -> int:
             path = jvm.org.apache.hadoop.fs.Path(root, name)
-            names = (
-                [one.getPath().getName() for one in files.listStatus(path)]
-                if files.exists(path)
-                else []
-            )
+            if not files.exists(path):
+                return -1
+            names = [one.getPath().getName() for one in files.listStatus(path)]
             return max((int(name) for name in names if name.isdecimal()), default=-1)
 
         metadata = jvm.org.apache.hadoop.fs.Path(root, "metadata")

@@ -10,22 +10,21 @@ if importlib.util.find_spec("sqlalchemy") is None:
     raise MissingExtra("The durable store", "store")
 
 from evercount.declarations.declaration import StreamDeclaration
-from evercount.store.open_stream import Accepted, AnyStream, Batch, EndedStream, LiveStream
+from evercount.store.open_stream import Accepted, Batch, LiveStream, StoredStream
 from evercount.store.reader import Reading
 from evercount.store.sealing import key_from_environment
-from evercount.store.spending import Cap, set_cap
+from evercount.store.spending import BudgetCap, set_cap
 from evercount.store.stream_life import retire_stream
 from evercount.store.writer import Store
 
 __all__ = [
     "Accepted",
-    "AnyStream",
     "Batch",
-    "Cap",
-    "EndedStream",
+    "BudgetCap",
     "LiveStream",
     "Reading",
     "Store",
+    "StoredStream",
     "StreamDeclaration",
     "key_from_environment",
     "retire_stream",

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -20,53 +20,42 @@ from sqlalchemy import Connection, func, select
 from evercount._validate import AnyArray, BoolArray, IntArray
 from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.schedule import SECOND, UNITS
+from evercount.engine.arrivals import Arrivals
 from evercount.engine.close_ticks import TickTotals
 from evercount.errors import Conflict, ParameterError
 from evercount.queries.sensitivities import rows_of
 from evercount.store import named_events as events
-from evercount.store.commit_batches import add_totals, stored_totals
+from evercount.store.commit_batches import add_totals
 from evercount.store.database import find, insert_rows, read_fact, remove, write_fact
-from evercount.store.known_users import ManyUsers
-from evercount.store.named_events import NamedEvents, Part, UserEvents, by_tick
-from evercount.store.open_stream import LiveStream, Totals
-from evercount.store.schema import counted_batches, counted_events, counted_totals
+from evercount.store.named_events import by_tick
+from evercount.store.open_stream import LiveStream
+from evercount.store.schema import counted_batches
 
 if TYPE_CHECKING:
     from evercount.store.closing_ticks import Run
     from evercount.store.writer import Store
 
 REMEMBERED = 10_000  # batches of a query whose digests are kept
-MOST_AHEAD, LONGEST_AHEAD = 100_000, 5 * 366 * UNITS["d"]
-"""Ticks and microseconds ahead of the open tick that an event may lie in."""
-
-
-@dataclass(frozen=True, eq=False)
-class Counted:
-    """What was counted elsewhere. Secret."""
-
-    totals: TickTotals
-    # the events themselves, where the budget protects users; `totals` are then empty
-    users: UserEvents | None = None
-    named: Iterable[NamedEvents] | None = None
-    """Rows with names, where users are counted, or keys are not listed and no users protected;
-    `totals` are then empty. The parts are in the order of ticks, share none, and are read once:
-    memory holds one of them."""
+# how far ahead of the open tick an event may lie: in ticks, and in microseconds
+MOST_AHEAD = 100_000
+LONGEST_AHEAD = 5 * 366 * UNITS["d"]
 
 
 @dataclass(frozen=True)
-class CountedBatch:
+class SourceBatch:
+    """Which batch of a source some arrivals are."""
+
     query: str
-    batch: int  # from 0 on without a gap
-    totals: TickTotals
+    number: int  # from 0 on without a gap
     # the caller promises that a new query brings no event that another has brought
     fresh: bool = False
-    users: UserEvents | None = None
     # where the source goes on after this batch, for a source that does not remember it
     position: bytes | None = None
-    named: Iterable[NamedEvents] | None = None
 
 
-def take_batch(connection: Connection, live: LiveStream, one: CountedBatch) -> bool:
+def take_batch(
+    connection: Connection, live: LiveStream, batch: SourceBatch, arrivals: Arrivals
+) -> bool:
     """Add a batch to the open ticks inside the open transaction; False if it was added before.
 
     **Guarantee.** A batch is added once: its name and its totals are one transaction. A batch that
@@ -77,62 +66,62 @@ def take_batch(connection: Connection, live: LiveStream, one: CountedBatch) -> b
     ticks follow the declared rule for late events. Tests: tests/store/test_accept_totals.py,
     tests/consume/test_consume_log.py::test_one_log_feeds_two_streams_and_each_counts_every_message_once.
     """
-    if (one.users is not None, one.named is not None) != brings(live.declaration):
+    parts = (arrivals.persons is not None, arrivals.rows_with_names is not None)
+    if parts != expected_parts(live.declaration):
         raise ParameterError(
             "events go with their users where the budget protects users, with their names where "
             "keys are not listed or users are counted, and nowhere else"
         )
-    known = find(
-        connection, counted_batches, "digest", stream=live.id, query=one.query, batch=one.batch
-    )
-    users = None if one.users is None else one.users.stored(live)
-    digest = _digest(live, one, users)
-    named = _hashed(digest, chain.from_iterable(part.packed() for part in one.named or ()))
-    if known is not None:
-        for _ in named:
+    assert isinstance(arrivals.totals, TickTotals)
+    batch_key = {"stream": live.id, "query": batch.query, "batch": batch.number}
+    earlier_digest = find(connection, counted_batches, "digest", **batch_key)
+    persons = None
+    if arrivals.persons is not None:
+        persons = events.stored_records(live, arrivals.persons)
+    digest = _digest(live, arrivals.totals, persons)
+    parts_by_tick = map(events.packed_ticks, arrivals.rows_with_names or ())
+    packed = _hashed(digest, chain.from_iterable(parts_by_tick))
+    if earlier_digest is not None:
+        for _ in packed:
             pass
-        if bytes(known) != digest.digest():
+        if bytes(earlier_digest) != digest.digest():
             raise Conflict(
-                f"batch {one.batch} was counted before with other events: the source does not give "
-                "the same batch again, or the checkpoint is an older copy. Nothing was counted; "
-                "put the newest checkpoint back"
+                f"batch {batch.number} was counted before with other events: the source does not "
+                "give the same batch again, or the checkpoint is an older copy. Nothing was "
+                "counted; put the newest checkpoint back"
             )
         return False
-    _check_next(connection, live, one)
+    _check_next(connection, live, batch)
     live.check_running()
-    if users is not None:
-        tick, counted = _place(live, users[0])
-        events.keep_events(
-            connection, live, (one.query, one.batch), tick[counted], users[1][counted], users[2]
-        )
-    events.keep_rows(connection, live, one.query, one.batch, _placed(live, named))
-    _add(connection, live, one.totals)
-    insert_rows(
-        connection, counted_batches, [(live.id, one.query, one.batch, digest.digest(), time.time())]
-    )
-    if one.position is not None:
-        sealed = live.seal(one.position, "position", 0, one.query.encode()).hex()
-        write_fact(connection, f"at {live.id} {one.query}", sealed)
-    remove(
-        connection,
-        counted_batches,
-        stream=live.id,
-        query=one.query,
-        batch=range(one.batch - REMEMBERED),
-    )
+    name = (batch.query, batch.number)
+    if persons is not None:
+        ticks, records, keys = persons
+        tick, counted = _place(live, ticks)
+        events.keep_events(connection, live, name, tick[counted], records[counted], keys)
+    events.keep_rows(connection, live, name, _placed(live, packed))
+    _add(connection, live, arrivals.totals)
+    insert_rows(connection, counted_batches, [(live.id, *name, digest.digest(), time.time())])
+    if batch.position is not None:
+        sealed = live.seal(batch.position, "position", 0, batch.query.encode()).hex()
+        write_fact(connection, f"at {live.id} {batch.query}", sealed)
+    forgotten = range(batch.number - REMEMBERED)
+    remove(connection, counted_batches, stream=live.id, query=batch.query, batch=forgotten)
     return True
 
 
-def brings(declaration: StreamDeclaration) -> tuple[bool, bool]:
-    """Whether batches bring events of users, and rows with names."""
-    query, users = declaration.query, declaration.budget.unit == "user"
-    counts_users = query.people is not None
-    return users and not counts_users, counts_users or (query.discovery is not None and not users)
+def expected_parts(declaration: StreamDeclaration) -> tuple[bool, bool]:
+    """Return whether arrivals of a stream bring events of persons, and rows with names."""
+    query = declaration.query
+    protects_persons = declaration.budget.unit == "user"
+    if query.people is not None:
+        return False, True
+    return protects_persons, query.discovery is not None and not protects_persons
 
 
 def _hashed(
     digest: hashlib.blake2b, rows: Iterable[tuple[int, bytes]]
 ) -> Iterator[tuple[int, bytes]]:
+    """Pass on the rows of ticks, and add each to the digest of its batch."""
     for tick, content in rows:
         digest.update(tick.to_bytes(8, "little") + len(content).to_bytes(8, "little"))
         digest.update(content)
@@ -140,6 +129,7 @@ def _hashed(
 
 
 def _placed(live: LiveStream, rows: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
+    """Give the rows of each tick to the tick that counts them; leave out those of none."""
     for tick, content in rows:
         (at,), (counted,) = _place(live, np.asarray([tick]))
         if counted:
@@ -147,6 +137,7 @@ def _placed(live: LiveStream, rows: Iterable[tuple[int, bytes]]) -> Iterator[tup
 
 
 def last_batches(connection: Connection, stream: int) -> dict[str, int]:
+    """Return the number of the last batch of each query that feeds a stream."""
     table = counted_batches
     rows = connection.execute(
         select(table.c.query, func.max(table.c.batch))
@@ -156,57 +147,31 @@ def last_batches(connection: Connection, stream: int) -> dict[str, int]:
     return {query: int(batch) for query, batch in rows}
 
 
-@dataclass(frozen=True, eq=False)
-class CountedTicks:
-    """What was counted elsewhere for the ticks that are about to close. Secret."""
-
-    totals: Mapping[int, Totals] = field(default_factory=dict)  # exact sums, after the cap per user
-    # for queries that read a tick as a whole
-    named: Mapping[int, Sequence[Part]] = field(default_factory=dict)
-    users: ManyUsers | None = None
-
-    @classmethod
-    def read(cls, connection: Connection, live: LiveStream, ticks: range) -> CountedTicks:
-        brings_users, brings_names = brings(live.declaration)
-        if brings_names:
-            return cls(named=events.stored_parts(connection, live, ticks))
-        if not brings_users:
-            return cls(stored_totals(connection, live, ticks))
-        return cls(*events.cap_ticks(connection, live, ticks))
-
-    def write(self, connection: Connection, live: LiveStream, tick: int) -> None:
-        """Delete what was counted for the ticks up to `tick`, in the transaction that releases
-        them."""
-        if self.users is not None:
-            self.users.write(connection)
-        for table in (counted_totals, counted_events):
-            remove(connection, table, stream=live.id, tick=range(tick + 1))
-
-
-def _check_next(connection: Connection, live: LiveStream, one: CountedBatch) -> None:
-    if one.position is None and _feeds_another(connection, live, one.query):
+def _check_next(connection: Connection, live: LiveStream, batch: SourceBatch) -> None:
+    """Refuse a batch that does not follow the last one of its query, or whose query is new."""
+    if batch.position is None and _feeds_another(connection, live, batch.query):
         raise Conflict(
             "the checkpoint belongs to another stream of this store: every stream needs its own"
         )
     last = last_batches(connection, live.id)
-    if one.query not in last and last and not one.fresh:
+    if batch.query not in last and last and not batch.fresh:
         raise Conflict(
             f"stream {live.name!r} was fed from another checkpoint or log, and this one is new to "
             "it: events that were counted already would count again. Put the old checkpoint back, "
             "or name the old log; or, if this one holds new events only, say so with "
             "new_checkpoint (--new-checkpoint, or --new-log)"
         )
-    expected = last.get(one.query, -1) + 1
-    if one.batch != expected:
+    expected = last.get(batch.query, -1) + 1
+    if batch.number > expected:
         raise Conflict(
-            f"batch {one.batch} comes where the store expects {expected}: the checkpoint is ahead "
-            "of the store, so events would be lost. Put back the store that belongs to the "
+            f"batch {batch.number} comes where the store expects {expected}: the checkpoint is "
+            "ahead of the store, so events would be lost. Put back the store that belongs to the "
             "checkpoint, or start with a new checkpoint"
-            if one.batch > expected
-            else (
-                f"batch {one.batch} is older than the store remembers: put the newest checkpoint "
-                "back"
-            )
+        )
+    if batch.number < expected:
+        raise Conflict(
+            f"batch {batch.number} is older than the store remembers: put the newest checkpoint "
+            "back"
         )
 
 
@@ -220,12 +185,13 @@ def _feeds_another(connection: Connection, live: LiveStream, query: str) -> bool
 def _add(connection: Connection, live: LiveStream, totals: TickTotals) -> None:
     """Add totals to the stored ones, late ones by the declared rule."""
     tick, counted = _place(live, totals.tick)
-    lag = np.maximum(tick - totals.tick, 0) if live.declaration.revise_for is not None else 0
-    # of a revised stream: those of that day
-    cell = totals.cell + lag * live.declaration.query.cells
-    tick, cell, total = tick[counted], cell[counted], totals.total[counted]
+    cell = totals.cell
+    if live.declaration.revise_for is not None:  # the cells of that day
+        cell = cell + np.maximum(tick - totals.tick, 0) * live.declaration.query.cells
+    cell = cell[counted]
+    total = totals.total[counted]
     rows = {}
-    for one, here in by_tick(tick):
+    for one, here in by_tick(tick[counted]):
         rows[one] = np.zeros(live.stream.query.cells, np.int64)
         np.add.at(rows[one], cell[here], total[here])
     add_totals(connection, live, rows)
@@ -248,25 +214,27 @@ def _place(live: LiveStream, tick: IntArray) -> tuple[IntArray, BoolArray]:
 
 
 def _digest(
-    live: LiveStream, one: CountedBatch, users: tuple[IntArray, AnyArray, list[str]] | None
+    live: LiveStream, totals: TickTotals, persons: tuple[IntArray, AnyArray, list[str]] | None
 ) -> hashlib.blake2b:
-    """A keyed hash of what a batch holds: it tells a repetition from a change and nothing else."""
+    """Begin the keyed hash of what a batch holds, without its rows with names: it tells a
+    repetition from a change and nothing else."""
     secret = bytes.fromhex(live.secret.derive("evercount/store/counted").hex())
     digest = hashlib.blake2b(digest_size=32, key=secret, person=b"evercount.counts")
-    order = np.lexsort((one.totals.cell, one.totals.tick))
-    for column in (one.totals.tick, one.totals.cell, one.totals.total):
+    order = np.lexsort((totals.cell, totals.tick))
+    for column in (totals.tick, totals.cell, totals.total):
         digest.update(len(column).to_bytes(8, "little") + column[order].astype("<i8").tobytes())
-    if users is not None:
-        digest.update(users[0].astype("<i8").tobytes() + users[1].tobytes())
-        digest.update(
-            events.pack_rows(users[2], np.empty((len(users[2]), 0), np.int64)) if users[2] else b""
-        )
+    if persons is not None:
+        ticks, records, keys = persons
+        digest.update(ticks.astype("<i8").tobytes() + records.tobytes())
+        if keys:
+            digest.update(events.pack_rows(keys, np.empty((len(keys), 0), np.int64)))
     return digest
 
 
 def check_fed(declaration: StreamDeclaration, source: str) -> None:
     """ParameterError for streams that need more than a source hands over of their events."""
-    query, budget = declaration.query, declaration.budget
+    query = declaration.query
+    budget = declaration.budget
     if declaration.schedule.manual:
         raise ParameterError(
             f"{source} closes ticks by the clock: declare a tick such as 1h instead of 'manual'"
@@ -307,7 +275,8 @@ class FedStream:
     def last_tick(self) -> int:
         """The last tick that may have events now: every tick ahead of the open one has totals in
         the store."""
-        schedule, closed = self.declaration.schedule, self.live.closed
+        schedule = self.declaration.schedule
+        closed = self.live.closed
         farthest = schedule.tick_of(schedule.start_of(closed + 1) + LONGEST_AHEAD)
         return max(closed + 1, min(closed + MOST_AHEAD, farthest))
 
@@ -320,20 +289,15 @@ class FedStream:
 
     def position(self, source: str) -> bytes | None:
         """The position that came with the last batch of a source; None where it has none."""
-        kept = self.store.database.read(read_fact, f"at {self.live.id} {source}")
-        return (
-            None
-            if kept is None
-            else self.live.unseal(bytes.fromhex(kept), "position", 0, source.encode())
-        )
+        sealed = self.store.database.read(read_fact, f"at {self.live.id} {source}")
+        if sealed is None:
+            return None
+        return self.live.unseal(bytes.fromhex(sealed), "position", 0, source.encode())
 
-    def accept(
-        self, query: str, batch: int, found: Counted, fresh: bool, position: bytes | None = None
-    ) -> bool:
+    def accept(self, batch: SourceBatch, arrivals: Arrivals) -> bool:
         """Commit what a batch holds; False if it was committed before. See
         `store.accept_totals`."""
-        one = CountedBatch(query, batch, found.totals, fresh, found.users, position, found.named)
-        return self.store.accept_totals(self.live.name, one)
+        return self.store.accept_totals(self.live.name, batch, arrivals)
 
     def due(self, now: int) -> int:
         self.live.check_running()

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -33,13 +33,12 @@ from evercount.engine.stream import TaskStream
 from evercount.engine.write_table import among, each_tick
 from evercount.errors import Conflict, ParameterError, StoreError
 from evercount.store import schema
-from evercount.store.accept_totals import CountedTicks
-from evercount.store.commit_batches import Pending, add_totals, read_early
+from evercount.store.accept_totals import expected_parts
+from evercount.store.caps_of_persons import CapBlocks, forget_caps
+from evercount.store.commit_batches import PendingEvents, add_totals, read_early, stored_totals
 from evercount.store.database import Database, change, find, having, insert_rows, remove, rows_of
-from evercount.store.known_users import forget_users
-from evercount.store.named_events import as_tick
+from evercount.store.named_events import Part, as_tick, cap_ticks, stored_parts
 from evercount.store.open_stream import (
-    CutStream,
     LiveStream,
     Totals,
     add_exactly,
@@ -54,89 +53,118 @@ if TYPE_CHECKING:
     from evercount.store.writer import Store
 
 
-Came = dict[int, Any]  # what came for each tick: exact sums, or events
+ByTick = dict[int, Any]  # what each tick counts: exact sums, or events
 
 
 @dataclass(frozen=True, eq=False)
-class NextTicks:
+class DueTicks:
     """What the next ticks count, and what moves from the last of them to the tick after it, which
     opens with that. Secret."""
 
     totals: TickTotals | TickEvents
     moved_sums: Totals
-    moved_events: list[Any]
-    counted: CountedTicks | None = None  # what was counted elsewhere for them
+    moved_events: list[Any] = field(default_factory=list)
+    elsewhere: bool = False  # whether the store may hold what was counted elsewhere for them
+    caps: CapBlocks | None = None  # what persons of such events have used after them
 
     @classmethod
-    def of(
-        cls, live: LiveStream, ticks: range, came: Came, counted: CountedTicks | None = None
-    ) -> NextTicks:
+    def of(cls, live: LiveStream, ticks: range, counts: ByTick) -> DueTicks:
         """Nothing counts in a missing tick. Where its events move, they are the first ones of the
         next tick."""
-        moving, events = missing_ticks(live.marks, ticks, NEXT), live.declaration.remembers
+        events = live.declaration.remembers
+        moving = missing_ticks(live.marks, ticks, NEXT)
         for tick in missing_ticks(live.marks, ticks):
-            gone = came.pop(tick, None)
-            if gone is not None and tick in moving:
+            moved = counts.pop(tick, None)
+            if moved is None or tick not in moving:
+                continue
+            if tick + 1 in counts:
                 add = _joined if events else add_exactly
-                came[tick + 1] = add(gone, came[tick + 1]) if tick + 1 in came else gone
-        left, zeros = came.pop(ticks.stop, None), no_sums(live)
+                moved = add(moved, counts[tick + 1])
+            counts[tick + 1] = moved
+        moved = counts.pop(ticks.stop, None)
         if events:
-            totals = TickEvents(ticks.start, [came.get(tick, []) for tick in ticks])
-            return cls(totals, zeros, _listed(left or []), counted)
+            totals = TickEvents(ticks.start, [counts.get(tick, []) for tick in ticks])
+            return cls(totals, no_sums(live), _listed(moved or []))
         rows = np.zeros((len(ticks), live.stream.query.cells), np.int64)
-        for tick, row in came.items():
+        for tick, row in counts.items():
             rows[tick - ticks.start] = cut_total(live.declaration.query, row)
-        return cls(
-            TickTotals.dense(ticks.start, rows), zeros if left is None else left, [], counted
-        )
+        if moved is None:
+            moved = no_sums(live)
+        return cls(TickTotals.dense(ticks.start, rows), moved)
 
     @classmethod
-    def stored(cls, connection: Connection, live: LiveStream, count: int) -> NextTicks:
+    def stored(cls, connection: Connection, live: LiveStream, count: int) -> DueTicks:
         """The next ticks of what the store holds: the first with what was accepted, all with what
-        was counted ahead."""
+        was counted elsewhere."""
         ticks = range(live.open_tick, live.open_tick + count)
-        counted = CountedTicks.read(connection, live, ticks) if live.counted else None
+        totals: Mapping[int, Totals] = {}
+        named: Mapping[int, Sequence[Part]] = {}
+        caps = None
+        if live.counted:
+            totals, named, caps = _counted_elsewhere(connection, live, ticks)
         if live.declaration.remembers:
-            named = {} if counted is None else counted.named
-            accepted = [live.events, *([] for _ in ticks[1:])]
-            came = {
-                tick: as_tick(live.declaration, named.get(tick, ()), one)
-                for tick, one in zip(ticks, accepted, strict=True)
+            counts: ByTick = {
+                tick: as_tick(live.declaration, named.get(tick, ())) for tick in ticks[1:]
             }
+            first = named.get(ticks.start, ())
+            counts[ticks.start] = as_tick(live.declaration, first, live.events)
         else:
-            came = {} if counted is None else dict(counted.totals)
-            came[ticks.start] = (
-                add_exactly(live.totals, came[ticks.start]) if ticks.start in came else live.totals
-            )
-        return cls.of(live, ticks, came, counted)
+            counts = {**totals, ticks.start: live.totals}
+            if ticks.start in totals:
+                counts[ticks.start] = add_exactly(live.totals, totals[ticks.start])
+        return replace(cls.of(live, ticks, counts), elsewhere=live.counted, caps=caps)
 
     @classmethod
-    def given(cls, live: LiveStream, given: TickTotals | TickEvents) -> NextTicks:
+    def given(cls, live: LiveStream, given: TickTotals | TickEvents) -> DueTicks:
         """The next ticks of what files hold, and of what moved to the first of them."""
         ticks = range(given.first_tick, given.first_tick + len(given))
         if isinstance(given, TickEvents):
-            came: Came = dict(zip(ticks, given.ticks, strict=True))
+            events: ByTick = dict(zip(ticks, given.ticks, strict=True))
             if live.events:
-                came[ticks.start] = _joined(live.events, came.get(ticks.start, []))
-            return cls.of(live, ticks, came)
+                events[ticks.start] = _joined(live.events, events.get(ticks.start, []))
+            return cls.of(live, ticks, events)
         if not live.totals.any() and not missing_ticks(live.marks, ticks):
-            return cls(given, no_sums(live), [])
-        came = {tick: given.rows(tick, tick + 1)[0] for tick in np.unique(given.tick).tolist()}
-        came[ticks.start] = add_exactly(live.totals, came.get(ticks.start, no_sums(live)))
-        return cls.of(live, ticks, came)
+            return cls(given, no_sums(live))
+        sums: ByTick = {
+            tick: given.rows(tick, tick + 1)[0] for tick in np.unique(given.tick).tolist()
+        }
+        sums[ticks.start] = add_exactly(live.totals, sums.get(ticks.start, no_sums(live)))
+        return cls.of(live, ticks, sums)
 
     def write(self, connection: Connection, live: LiveStream, last: int) -> None:
         """Keep what moves to the next tick and nothing else of these, in the transaction that
         counts them."""
         if live.declaration.budget.unit == "user":
-            forget_users(connection, live, range(live.open_tick, last + 1))
-        if self.counted is not None:
-            self.counted.write(connection, live, last)
+            forget_caps(connection, live, range(live.open_tick, last + 1))
+        if self.caps is not None:
+            self.caps.write(connection)
+        if self.elsewhere:
+            _forget_counted(connection, live, last)
         live.write_totals(connection, last + 1, self.moved_sums)
         if live.declaration.remembers:
             remove(connection, schema.open_events, stream=live.id)
         if self.moved_events:
             live.write_events(connection, last + 1, 0, self.moved_events)
+
+
+def _counted_elsewhere(
+    connection: Connection, live: LiveStream, ticks: range
+) -> tuple[Mapping[int, Totals], Mapping[int, Sequence[Part]], CapBlocks | None]:
+    """Read what Spark or a log counted for ticks: exact sums, after the caps of persons; rows with
+    names, for queries that read a tick as a whole; and what the persons have used then."""
+    brings_persons, brings_names = expected_parts(live.declaration)
+    if brings_names:
+        return {}, stored_parts(connection, live, ticks), None
+    if brings_persons:
+        return cap_ticks(connection, live, ticks)
+    return stored_totals(connection, live, ticks), {}, None
+
+
+def _forget_counted(connection: Connection, live: LiveStream, last: int) -> None:
+    """Delete what was counted elsewhere for the ticks up to `last`, in the transaction that
+    releases them."""
+    for table in (schema.counted_totals, schema.counted_events):
+        remove(connection, table, stream=live.id, tick=range(last + 1))
 
 
 def no_sums(live: LiveStream) -> IntArray:
@@ -147,12 +175,12 @@ def make_ready(store: Store, live: LiveStream, count: int) -> int:
     """Count the events that were kept for the first open tick; returns how many of the next `count`
     ticks can close now. A crash loses nothing and counts nothing twice: kept events are deleted in
     the transaction that counts them."""
-    if live.cut is not None and live.cut.closing > live.closed:
+    if live.shards is not None and live.frozen > live.closed:
         return count  # what they count is frozen
     tick = live.open_tick
     if tick in live.early:
         with store.database.transaction() as connection:
-            pending = Pending(live, connection)
+            pending = PendingEvents(live, connection)
             pending.count_early(read_early(connection, live, tick))
             pending.write()
             remove(connection, schema.early_events, stream=live.id, tick=tick)
@@ -162,12 +190,14 @@ def make_ready(store: Store, live: LiveStream, count: int) -> int:
 
 
 def _listed(events: Any) -> list[Any]:
-    """Events one by one, also where they are numbers of events by key."""
-    return list(Counter(events).elements() if isinstance(events, Mapping) else events)
+    """List events one by one, also where they are numbers of events by key."""
+    if isinstance(events, Mapping):
+        return list(Counter(events).elements())
+    return list(events)
 
 
 def _joined(one: Any, other: Any) -> Any:
-    """The events of two ticks as those of one: lists, or numbers of events by key."""
+    """Join the events of two ticks to those of one: lists, or numbers of events by key."""
     if isinstance(one, Mapping) or isinstance(other, Mapping):
         return dict(Counter(one) + Counter(other))
     return [*one, *other]
@@ -195,32 +225,35 @@ class ClosingTicks:
     def write(
         self, connection: Connection, live: LiveStream, table: ReleaseTable, closed_at: float
     ) -> None:
-        links: list[tuple[int, int, bytes, float]] = []
-        keys = self._new_keys(live, table)
-        self.labels = [*self.labels, *(label for _, _, label, _ in keys)] if keys else self.labels
+        """Write released ticks and their links of the chain."""
+        new_keys = self._new_keys(live, table)
+        if new_keys:
+            self.labels = [*self.labels, *(label for _, _, label, _ in new_keys)]
         own_ticks = live.declaration.query.publishing.own_ticks
         if own_ticks:
             table = among(table, self.labels)
+        links: list[tuple[int, int, bytes, float]] = []
         for tick, places, numbers in each_tick(table):
             if own_ticks:
                 named = [self.labels[place] for place in places.tolist()]
             else:
-                named = [label for _, _, label, since in keys if since == tick]
+                named = [label for _, _, label, since in new_keys if since == tick]
             self.head = link(self.head, tick, numbers, named)
             links.append((live.id, tick, self.head, closed_at))
         insert_rows(connection, schema.releases, release_rows(live.id, table))
         insert_rows(connection, schema.ticks, links)
-        insert_rows(connection, schema.public_keys, keys)
+        insert_rows(connection, schema.public_keys, new_keys)
 
     def _new_keys(self, live: LiveStream, table: ReleaseTable) -> list[tuple[int, int, str, int]]:
-        """Rows of `schema.public_keys` for keys that these ticks publish for the first time, in the
-        order of ticks."""
+        """Return rows of `schema.public_keys` for keys that these ticks publish for the first time,
+        in the order of ticks."""
         fixed = live.declaration.query.discovery is None and len(table.cells) == len(self.labels)
         # a revised tick has its keys once for each lag
         if fixed or live.declaration.revise_for is not None:
             return []
-        known, public = set(self.labels), ~np.isnan(table.numbers[:, 0])
-        new = (place for place in range(public.shape[1]) if table.cells[place] not in known)
+        before = set(self.labels)
+        public = ~np.isnan(table.numbers[:, 0])
+        new = (place for place in range(public.shape[1]) if table.cells[place] not in before)
         first = sorted((int(np.argmax(public[:, place])), place) for place in new)
         return [
             (live.id, len(self.labels) + number, table.cells[place], int(table.ticks[row]))
@@ -245,10 +278,14 @@ class ShardWork:
 Run = Callable[[ShardWork], None]  # closes all shards of a stream, in this process or in others
 
 
-def read_cut(connection: Connection, stream: int) -> CutStream | None:
+def read_shards(connection: Connection, stream: int) -> tuple[int | None, int]:
+    """Return the number of shards of a stream, None for one that is whole, and its last frozen
+    tick."""
     frozen = find(connection, schema.cut_streams, "closing", stream=stream)
+    if frozen is None:
+        return None, 0
     numbers = rows_of(connection, schema.shards, "number", stream=stream).all()
-    return None if frozen is None else CutStream(len(numbers), int(frozen))
+    return len(numbers), int(frozen)
 
 
 # -- in the process that has the lock --------------------------------------------------------------
@@ -257,11 +294,11 @@ def read_cut(connection: Connection, stream: int) -> CutStream | None:
 def cut_stream(store: Store, live: LiveStream, shards: int) -> None:
     """Cut the cells of a stream into shards, before its first tick; it may be cut in the same way
     already."""
-    if (cut := live.cut) is not None:
-        if cut.shards != shards:
+    if live.shards is not None:
+        if live.shards != shards:
             raise Conflict(
-                f"stream {live.name!r} is kept in {cut.shards} shards, each with its own state, "
-                f"not in {shards}: give {cut.shards} shards, or omit the number"
+                f"stream {live.name!r} is kept in {live.shards} shards, each with its own state, "
+                f"not in {shards}: give {live.shards} shards, or omit the number"
             )
         return
     if live.closed:
@@ -279,50 +316,42 @@ def cut_stream(store: Store, live: LiveStream, shards: int) -> None:
             shard_stream = live.declaration.build(secret=live.secret, part=part, task=True)
             blob = shard_stream.snapshot()
             shard_stream.close()
-            rows.append(
-                (
-                    live.id,
-                    number,
-                    part.start,
-                    part.stop,
-                    0,
-                    _seal(live.sealer, blob, live.id, number, 0),
-                )
-            )
+            sealed = _seal(live.sealer, blob, live.id, number, 0)
+            rows.append((live.id, number, part.start, part.stop, 0, sealed))
         insert_rows(connection, schema.cut_streams, [(live.id, 0)])
         insert_rows(connection, schema.shards, rows)
-    live.cut = CutStream(shards, 0)
+    live.shards = shards
 
 
 def close_by_shards(
-    store: Store, live: LiveStream, cut: CutStream, count: int, closed_at: float, run: Run | None
+    store: Store, live: LiveStream, shards: int, count: int, closed_at: float, run: Run | None
 ) -> None:
     """Release the next `count` ticks of a stream that is cut into shards. What an earlier call has
     begun is brought to its end instead: its ticks keep their totals."""
-    if cut.closing == live.closed:
-        _freeze(store, live, cut, count)
-    (run or partial(close_here, store.key))(
-        ShardWork(shareable_place(store.database), live.id, cut.shards)
-    )
-    head, links = live.head, []
+    if live.frozen == live.closed:
+        _freeze(store, live, count)
+    run = run or partial(close_here, store.key)
+    run(ShardWork(shareable_place(store.database), live.id, shards))
+    head = live.head
+    links = []
     outputs = range(live.declaration.query.outputs)
     with store.database.transaction() as connection:
-        late = find(connection, schema.shards, "number", stream=live.id, tick=range(cut.closing))
+        late = find(connection, schema.shards, "number", stream=live.id, tick=range(live.frozen))
         if late is not None:
-            raise StoreError(f"shard {late} has not closed tick {cut.closing}")
-        for tick in range(live.closed + 1, cut.closing + 1):
-            head = link(
-                head, tick, read_numbers(connection, live.id, range(tick, tick + 1), outputs)[0]
-            )
+            raise StoreError(f"shard {late} has not closed tick {live.frozen}")
+        for tick in range(live.closed + 1, live.frozen + 1):
+            (numbers,) = read_numbers(connection, live.id, range(tick, tick + 1), outputs)
+            head = link(head, tick, numbers)
             links.append((live.id, tick, head, closed_at))
         insert_rows(connection, schema.ticks, links)
-        live.write_state(connection, cut.closing, live.blob)
-        CountedTicks().write(connection, live, cut.closing)
-    live.head, live.closed = head, cut.closing
+        live.write_state(connection, live.frozen, live.blob)
+        _forget_counted(connection, live, live.frozen)
+    live.head = head
+    live.closed = live.frozen
     store.write_head(live)
 
 
-def _freeze(store: Store, live: LiveStream, cut: CutStream, count: int) -> None:
+def _freeze(store: Store, live: LiveStream, count: int) -> None:
     """Store the totals of the next ticks for good: every call that closes these ticks uses the
     same."""
     if live.declaration.horizon is not None:
@@ -330,20 +359,22 @@ def _freeze(store: Store, live: LiveStream, cut: CutStream, count: int) -> None:
     count = make_ready(store, live, min(count, max(1, NUMBERS_FROZEN // live.stream.query.cells)))
     last = live.closed + count
     with store.database.transaction() as connection:
-        following = NextTicks.stored(connection, live, count)
-        totals = following.totals
+        due = DueTicks.stored(connection, live, count)
+        totals = due.totals
         assert isinstance(totals, TickTotals)
-        following.write(connection, live, last)
+        due.write(connection, live, last)
         frozen = {tick: totals.rows(tick, tick + 1)[0] for tick in np.unique(totals.tick).tolist()}
         add_totals(connection, live, frozen)
         change(connection, schema.cut_streams, {"closing": last}, stream=live.id)
-    live.totals, cut.closing = following.moved_sums, last
+    live.totals = due.moved_sums
+    live.frozen = last
 
 
 # -- anywhere --------------------------------------------------------------------------------------
 
 
 def close_here(key: bytes | None, work: ShardWork) -> None:
+    """Close the shards one after the other in this process."""
     for number in range(work.shards):
         close_shard(work, number, key)
 
@@ -361,7 +392,8 @@ def close_shard(work: ShardWork, number: int, key: bytes | None) -> int:
     tests/store/test_close_shards.py::test_a_commit_that_finds_other_numbers_fails.
     """
     with closing(Database(work.place, helper=True)) as database:
-        sealer, done = database.read(open_sealer, key), 0
+        sealer = database.read(open_sealer, key)
+        done = 0
         while ticks := _close_some(database, sealer, work.stream, number):
             done += ticks
         return done
@@ -408,9 +440,10 @@ def _close_some(database: Database, sealer: Sealer, stream: int, number: int) ->
 def _compare(
     connection: Connection, stream: int, ticks: range, part: range, numbers: FloatArray
 ) -> None:
-    kept = read_numbers(connection, stream, ticks, part)
+    """StoreError if the committed numbers of ticks differ from these."""
+    committed = read_numbers(connection, stream, ticks, part)
     # values and stds: the ends of intervals follow from them
-    if not np.array_equal(kept[:, :2], numbers[:, :2]):
+    if not np.array_equal(committed[:, :2], numbers[:, :2]):
         raise StoreError(
             f"ticks {ticks[0]} to {ticks[-1]} of cells {part.start} to {part.stop - 1} were "
             "committed with other numbers: the store or this program was changed. Nothing more is "
@@ -419,8 +452,11 @@ def _compare(
 
 
 def _shard(connection: Connection, stream: int, number: int, lock: bool = False) -> Row[Any]:
+    """Read the row of a shard; with `lock`, until the transaction ends nobody else changes it."""
     query = select(schema.shards).where(having(schema.shards, stream=stream, number=number))
-    row = connection.execute(query.with_for_update() if lock else query).first()
+    if lock:
+        query = query.with_for_update()
+    row = connection.execute(query).first()
     if row is None:
         raise StoreError(f"the store has no shard {number} of this stream")
     return row
@@ -429,7 +465,9 @@ def _shard(connection: Connection, stream: int, number: int, lock: bool = False)
 def _frozen(
     connection: Connection, sealer: Sealer, stream: int, ticks: range, cells: int
 ) -> IntArray:
-    out, table = np.zeros((len(ticks), cells), np.int64), schema.counted_totals
+    """Read the frozen totals of ticks."""
+    out = np.zeros((len(ticks), cells), np.int64)
+    table = schema.counted_totals
     for tick, sealed in rows_of(connection, table, "tick", "sealed", stream=stream, tick=ticks):
         out[tick - ticks.start] = unpack_totals(sealer.open(sealed, "counted", stream, tick), cells)
     return out
@@ -444,5 +482,5 @@ def _name(number: int) -> bytes:
 
 
 def shareable_place(database: Database) -> str:
-    """Where the store is, without a password."""
+    """Return where the store is, without a password."""
     return str(database.file or database.url._replace(password=None).render_as_string())

@@ -13,22 +13,22 @@ import hashlib
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from sqlalchemy import Connection
 
 from evercount._validate import IntArray
 from evercount.errors import Conflict, EvercountError, InputError, StoreError, StreamStopped
-from evercount.queries.user_cap import Caps, UserState, cap_per_user
+from evercount.queries.user_cap import Caps, Used, cap_per_user
 from evercount.store import schema
+from evercount.store.caps_of_persons import DAY_BYTES, PersonCaps, day_key
 from evercount.store.database import in_parts, insert_rows, replace_rows, rows_of
-from evercount.store.known_users import DAY_BYTES, KnownUsers, day_key
 from evercount.store.open_stream import (
     Accepted,
     Batch,
     LiveStream,
-    Placed,
+    Places,
     Totals,
     add_exactly,
     pack_totals,
@@ -36,93 +36,113 @@ from evercount.store.open_stream import (
 )
 from evercount.store.schema import counted_totals, early_events
 
-if TYPE_CHECKING:
-    from evercount.store.open_stream import LiveStream
-
-Kept = tuple[Any, str | None]  # an event and its user, where users are protected
+# an event of a later tick, and its person, where persons are protected
+EarlyEvent = tuple[Any, str | None]
 
 
-class Pending:
+class PendingEvents:
     """What the batches of one commit add to a stream, kept apart from it until the commit."""
 
     def __init__(self, live: LiveStream, connection: Connection) -> None:
-        self.live, self.connection = live, connection
-        self.totals, self.events = live.totals, list[Any]()
-        self.users: KnownUsers | None = None  # where users are protected
+        self.live = live
+        self.connection = connection
+        self.totals = live.totals
+        self.events = list[Any]()
+        self.caps: PersonCaps | None = None  # where persons are protected
         self.ahead: dict[int, Totals] = {}
         # what later ticks get: sums, and events as they came
-        self.early: dict[int, list[Kept]] = {}
+        self.early: dict[int, list[EarlyEvent]] = {}
 
-    def count(self, batch: Batch, placed: Placed) -> None:
+    def count(self, batch: Batch, places: Places) -> None:
         """Take in the events of a batch, tick by tick. What can refuse the batch comes before
         anything is changed."""
         live = self.live
-        later = {tick: places for tick, places in placed.ticks.items() if tick > live.open_tick}
+        later = any(tick > live.open_tick for tick, _ in places)
         if later and live.declaration.remembers and not live.declaration.query.refuses_by_itself:
             raise InputError(
                 f"events of {live.declaration.query.name!r} are read in the order of their ticks: "
                 "this stream takes those of the first open tick only"
             )
-        adds_up = not live.declaration.remembers and batch.users is None
-        self._count_open(batch, placed.ticks.get(live.open_tick, []))
-        for lag, places in placed.revised.items():
-            self._count_open(batch, places, lag)
-        for tick, places in later.items():
-            events = [batch.payloads[place] for place in places]
-            if adds_up:
-                row = live.encode(events)
-                self.ahead[tick] = add_exactly(self.ahead[tick], row) if tick in self.ahead else row
-            else:
-                users = [None if batch.users is None else batch.users[place] for place in places]
-                self.early.setdefault(tick, []).extend(zip(events, users, strict=True))
+        self._count_open(batch, places.get((live.open_tick, 0), []))
+        for (tick, lag), some in places.items():
+            if tick > live.open_tick:
+                self._keep_for_later(batch, some, tick)
+            elif lag:
+                self._count_open(batch, some, lag)
 
-    def count_early(self, kept: list[Kept]) -> None:
-        users = (
-            None
-            if self.live.declaration.user_caps is None
-            else [user for _, user in kept if user is not None]
-        )
-        batch = Batch(self.live.name, [event for event, _ in kept], users=users)
+    def count_early(self, events: list[EarlyEvent]) -> None:
+        """Take in events that were kept for the first open tick."""
+        users = None
+        if self.live.declaration.user_caps is not None:
+            users = [user for _, user in events if user is not None]
+        batch = Batch(self.live.name, [event for event, _ in events], users=users)
         self._count_open(batch, list(range(batch.size)))
 
+    def _keep_for_later(self, batch: Batch, places: list[int], tick: int) -> None:
+        """Keep the events at these places for a tick after the first open one: their sum, or as
+        they came where they do not simply add up."""
+        events = [batch.payloads[place] for place in places]
+        if self.live.declaration.remembers or batch.users is not None:
+            users: list[str | None] = [None] * len(places)
+            if batch.users is not None:
+                users = [batch.users[place] for place in places]
+            self.early.setdefault(tick, []).extend(zip(events, users, strict=True))
+            return
+        row: Totals = self.live.encode(events)
+        if tick in self.ahead:
+            row = add_exactly(self.ahead[tick], row)
+        self.ahead[tick] = row
+
     def _count_open(self, batch: Batch, places: list[int], lag: int = 0) -> None:
-        """The events at these places of a batch, into the first open tick; of a revised stream for
-        one `lag` ago."""
-        live, changes, hashes = self.live, UserState(), dict[str, bytes]()
+        """Take the events at these places of a batch into the first open tick; of a revised stream
+        for one `lag` ago."""
+        live = self.live
+        used_after: dict[bytes, Used] = {}
         if batch.users is not None:
             users = [batch.users[place] for place in places]
-            names = list(set(users))
-            hashes = dict(zip(names, user_hashes(live, names, lag), strict=True))
-            self.users = self.users or KnownUsers(live.id, live.sealer)
-            seen = self.users.read(self.connection, hashes.values())
-            before = {user: seen[hashed] for user, hashed in hashes.items()}
-            caps = Caps.of(live.declaration.budget)
-            places, changes = cap_per_user(
-                zip(users, places, strict=True), caps, before, live.open_tick
-            )
-        kept = [batch.payloads[place] for place in places]
+            places, used_after = self._within_caps(users, places, lag)
+        events = [batch.payloads[place] for place in places]
         if live.declaration.remembers:
-            live.offer(kept, places, self.events)
-            self.events.extend(kept)
+            live.offer(events, places, self.events)
+            self.events.extend(events)
         elif places:
-            row = live.encode(kept, lag, batch.row if len(kept) == batch.size else None)
-            self.totals = add_exactly(self.totals, row)
-        if self.users is not None:
-            self.users.change({hashes[user]: used for user, used in changes.items()})
+            # the sum of the whole batch was made when it was read
+            row = batch.row if len(events) == batch.size else None
+            self.totals = add_exactly(self.totals, live.encode(events, lag, row))
+        if self.caps is not None:
+            self.caps.change(used_after)
+
+    def _within_caps(
+        self, users: list[str], places: list[int], lag: int
+    ) -> tuple[list[int], dict[bytes, Used]]:
+        """Return the places for which the caps of their persons have room, and what the persons
+        have used then."""
+        live = self.live
+        names = list(set(users))
+        hashes = dict(zip(names, user_hashes(live, names, lag), strict=True))
+        self.caps = self.caps or PersonCaps(live.id, live.sealer)
+        stored = self.caps.read(self.connection, hashes.values())
+        before = {user: stored[hashed] for user, hashed in hashes.items()}
+        caps = Caps.of(live.declaration.budget)
+        events = zip(users, places, strict=True)
+        places, changes = cap_per_user(events, caps, before, live.open_tick)
+        return places, {hashes[user]: used for user, used in changes.items()}
 
     def write(self) -> None:
-        connection, live = self.connection, self.live
+        """Write what was taken in, inside the transaction that commits it."""
+        connection = self.connection
+        live = self.live
         if self.totals is not live.totals:
             live.write_totals(connection, live.open_tick, self.totals)
         if self.events:
             live.write_events(connection, live.open_tick, live.groups, self.events)
         add_totals(connection, live, self.ahead)
         keep_early(connection, live, self.early)
-        if self.users is not None:
-            self.users.write(connection)
+        if self.caps is not None:
+            self.caps.write(connection)
 
     def settle(self) -> None:
-        """After the commit: bring the live stream to what the database holds now."""
+        """Bring the live stream to what the database holds after the commit."""
         self.live.totals = self.totals
         self.live.events.extend(self.events)
         self.live.groups += bool(self.events)
@@ -130,23 +150,26 @@ class Pending:
         self.live.early.update(self.early)
 
 
-class Group:
+class GroupCommit:
     """Batches that are committed together.
 
     **Guarantee.** The answers of `add_all` go out after the commit (`Store.accept`), and the commit
     holds for each batch what it adds together with its idempotency key: after any crash a batch is
     on the disk with its key, or neither is, and then nobody was answered. Many batches share one
-    wait for the disk; none is answered before it. A batch that comes again is found among those of
-    before (`known`): the stored ones, which were read inside the same transaction of the one
-    writer, and those of its own commit. Tests: `tests/service/test_service_fire.py`,
+    wait for the disk; none is answered before it. A batch that comes again is found among the
+    earlier ones: the stored ones, which were read inside the same transaction of the one writer,
+    and those of its own commit. Tests: `tests/service/test_service_fire.py`,
     `tests/store/test_store_streams.py`.
     """
 
     def __init__(self, streams: dict[str, LiveStream], connection: Connection, now: float) -> None:
-        self.streams, self.connection, self.now = streams, connection, now
-        self.pending: dict[str, Pending] = {}
-        self.known: dict[tuple[int, bytes], Known] = {}  # by (stream, idempotency key)
-        self.fresh: list[tuple[int, bytes, Known]] = []  # what this commit adds to them
+        self.streams = streams
+        self.connection = connection
+        self.now = now
+        self.pending: dict[str, PendingEvents] = {}
+        # (stream, idempotency key) → the digest of the body, and the answer
+        self.earlier_batches: dict[tuple[int, bytes], tuple[bytes, Accepted]] = {}
+        self.new_batches: list[tuple[int, bytes]] = []  # those of this commit
 
     def add_all(self, batches: Sequence[Batch]) -> list[Accepted | EvercountError]:
         """Add batches one after the other; returns an answer to each, which is the error if the
@@ -156,7 +179,8 @@ class Group:
         for stream in {mark[0] for mark in marks if mark is not None}:
             wanted = {mark[1] for mark in marks if mark is not None and mark[0] == stream}
             for row in rows_of(self.connection, schema.batches, stream=stream, key=wanted):
-                self.known[stream, bytes(row.key)] = Known(bytes(row.digest), row.tick, row.size)
+                answer = Accepted(row.size, row.tick)
+                self.earlier_batches[stream, bytes(row.key)] = bytes(row.digest), answer
         return [self._add(batch, mark) for batch, mark in zip(batches, marks, strict=True)]
 
     def _add(
@@ -167,48 +191,42 @@ class Group:
             live = self.streams.get(batch.stream)
             if live is None:
                 raise StreamStopped(f"stream {batch.stream!r} has ended and takes no events")
-            earlier = None if mark is None else self.known.get(mark[:2])
-            if mark is not None and earlier is not None:
-                if earlier.digest != mark[2]:
-                    reused = (
+            if mark is not None and mark[:2] in self.earlier_batches:
+                digest, answer = self.earlier_batches[mark[:2]]
+                if digest != mark[2]:
+                    raise Conflict(
                         "this Idempotency-Key was used for another batch: use a new key for new "
-                        "events"
+                        "events",
+                        events=answer.accepted,
                     )
-                    raise Conflict(reused, events=earlier.size)
-                return Accepted(batch.size, earlier.tick, repeated=True)
+                return Accepted(batch.size, answer.tick, repeated=True)
             live.check_open(self.now)
-            placed = live.place(batch.times, batch.size, self.now)
-            self.pending.setdefault(live.name, Pending(live, self.connection)).count(batch, placed)
+            places, late = live.place(batch.times, batch.size, self.now)
+            pending = self.pending.setdefault(live.name, PendingEvents(live, self.connection))
+            pending.count(batch, places)
         except EvercountError as error:
             return error
-        tick = live.last_open(self.now)
+        answer = Accepted(batch.size, live.last_open(self.now), late)
         if mark is not None:
-            stream, key, digest = mark
-            self.known[stream, key] = known = Known(digest, tick, batch.size)
-            self.fresh.append((stream, key, known))
-        return Accepted(batch.size, tick, placed.late)
+            self.earlier_batches[mark[:2]] = mark[2], answer
+            self.new_batches.append(mark[:2])
+        return answer
 
     def write(self) -> None:
+        """Write all batches, with their keys, inside the transaction that commits them."""
         now = time.time()
-        rows = (
-            (stream, key, one.digest, one.tick, now, one.size) for stream, key, one in self.fresh
-        )
+        rows = []
+        for stream, key in self.new_batches:
+            digest, answer = self.earlier_batches[stream, key]
+            rows.append((stream, key, digest, answer.tick, now, answer.accepted))
         insert_rows(self.connection, schema.batches, rows)
         for pending in self.pending.values():
             pending.write()
 
 
-class Known(NamedTuple):
-    """A batch that was taken in, as its idempotency key remembers it."""
-
-    digest: bytes
-    tick: int
-    size: int
-
-
 def keyed(live: LiveStream | None, batch: Batch) -> tuple[int, bytes, bytes] | None:
-    """The stream, and keyed hashes of a batch's idempotency key, with its sender, and of its body:
-    they tell a retry from a change. None for a batch without a key."""
+    """Return the stream, and keyed hashes of a batch's idempotency key, with its sender, and of its
+    body: they tell a retry from a change. None for a batch without a key."""
     if live is None or batch.key is None:
         return None
     secret = bytes.fromhex(live.secret.derive("evercount/store/batches").hex())
@@ -226,8 +244,8 @@ def keyed(live: LiveStream | None, batch: Batch) -> tuple[int, bytes, bytes] | N
 
 
 def user_hashes(live: LiveStream, users: Iterable[str], lag: int = 0) -> list[bytes]:
-    """Keyed hashes of the ids of users: an id itself is never stored. Where ticks are revised, of
-    users for the tick that is `lag` ticks ago: they begin with its number."""
+    """Return keyed hashes of the ids of persons: an id itself is never stored. Where ticks are
+    revised, of persons for the tick that is `lag` ticks ago: they begin with its number."""
     secret = bytes.fromhex(live.secret.derive("evercount/store/users").hex())
     keyed = hashlib.blake2b(digest_size=32, key=secret, person=b"evercount.user")
     hashes = []
@@ -256,7 +274,9 @@ def add_totals(
 def stored_totals(
     connection: Connection, live: LiveStream, ticks: Sequence[int]
 ) -> dict[int, Totals]:
-    sums, cells = dict[int, Totals](), live.stream.query.cells
+    """Read the sums of open ticks that lie in the database until the ticks close."""
+    sums = dict[int, Totals]()
+    cells = live.stream.query.cells
     for part in in_parts(list(ticks)):
         for tick, sealed in rows_of(
             connection, counted_totals, "tick", "sealed", stream=live.id, tick=part
@@ -269,19 +289,20 @@ def stored_totals(
 
 
 def keep_early(
-    connection: Connection, live: LiveStream, events: Mapping[int, Iterable[Kept]]
+    connection: Connection, live: LiveStream, events: Mapping[int, Iterable[EarlyEvent]]
 ) -> None:
-    for tick, kept in events.items():
+    """Keep events of later ticks as they came."""
+    for tick, some in events.items():
         number = len(rows_of(connection, early_events, "number", stream=live.id, tick=tick).all())
-        sealed = live.seal(json.dumps(list(kept)).encode(), "early", tick)
+        sealed = live.seal(json.dumps(list(some)).encode(), "early", tick)
         insert_rows(connection, early_events, [(live.id, tick, number, sealed)])
 
 
-def read_early(connection: Connection, live: LiveStream, tick: int) -> list[Kept]:
-    """The kept events of a tick in the order in which they came."""
-    kept = rows_of(connection, early_events, "sealed", order="number", stream=live.id, tick=tick)
+def read_early(connection: Connection, live: LiveStream, tick: int) -> list[EarlyEvent]:
+    """Read the kept events of a tick in the order in which they came."""
+    rows = rows_of(connection, early_events, "sealed", order="number", stream=live.id, tick=tick)
     return [
         (event, user)
-        for one in kept.scalars()
+        for one in rows.scalars()
         for event, user in json.loads(live.unseal(one, "early", tick))
     ]

@@ -100,7 +100,9 @@ def explain(error: SQLAlchemyError, file: Path | None = None) -> StoreError:
     users, files or values. Statements and their parameters are in neither. Test:
     `tests/store/test_store_messages.py`.
     """
-    origin = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
+    origin: BaseException = error
+    if isinstance(error, DBAPIError) and error.orig is not None:
+        origin = error.orig
     first = (str(origin).strip().splitlines() or ["no reason given"])[0]
     remedy = f": {MAKE_ROOM}" if _is_full(origin, file) else ""
     return StoreError(f"the database refused the request ({type(origin).__name__}){remedy}", first)
@@ -140,7 +142,8 @@ class Database:
         self._told = ""
         if self.file is not None:
             self._check_file(self.file)
-        self.writer, self.reader = self._engine(write), self._engine(False)
+        self.writer = self._engine(write)
+        self.reader = self._engine(False)
         self._frozen = (
             self._engine(False, frozen=True) if self.sqlite and not write else self.reader
         )
@@ -163,6 +166,8 @@ class Database:
     # -- opening -----------------------------------------------------------------------------------
 
     def _check_file(self, file: Path) -> None:
+        """Refuse a file that cannot be a store, or that this user cannot open so; make a new one
+        for its owner only."""
         refuse_link("the store", file)  # the lock and the head lie next to the name that is used
         if not file.parent.is_dir():
             raise StoreError(
@@ -187,6 +192,8 @@ class Database:
             os.close(open_private(file, os.O_CREAT | os.O_RDWR))
 
     def _engine(self, write: bool, frozen: bool = False) -> Engine:
+        """Make connections for the writer, or for readers; `frozen`: to a file that does not
+        change."""
         if self.sqlite:
             options: dict[str, Any] = {"check_same_thread": False, "timeout": BUSY_SECONDS}
             url = self.url
@@ -239,8 +246,8 @@ class Database:
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
-        """The database's errors as StoreError; the log gets the detail, once for as long as it
-        stays the same."""
+        """Turn the database's errors into StoreError; the log gets the detail, once for as long as
+        it stays the same."""
         try:
             yield
         except SQLAlchemyError as failed:
@@ -295,9 +302,9 @@ class Database:
             raise StoreError("a writer opened the store while it was read: read it again")
 
     def _at_rest(self) -> tuple[int, ...] | None:
-        """What the file of a reader looks like that is in a folder which cannot be written, while
-        nobody writes to it; else None. SQLite keeps an index next to a database that is written to,
-        so it opens such a file only if it is told that the file does not change."""
+        """Return what the file of a reader looks like that is in a folder which cannot be written,
+        while nobody writes to it; else None. SQLite keeps an index next to a database that is
+        written to, so it opens such a file only if it is told that the file does not change."""
         if self.file is None or self.write or os.access(self.file.parent, os.W_OK):
             return None
         file, log, index = sqlite_files(self.file)
@@ -398,8 +405,8 @@ def take_file_lock(file: Path) -> int:
 
 
 def _advisory_lock(connection: Connection) -> bool:
-    """Whether the session got the writer's lock. It waits a little: a killed writer's session takes
-    a moment to end."""
+    """Take the writer's lock for the session; return whether it has it. It waits a little: a killed
+    writer's session takes a moment to end."""
     last = time.monotonic() + PATIENCE
     while True:
         held = bool(
@@ -419,8 +426,8 @@ def _set_pragmas(pragmas: Iterable[str], connection: sqlite3.Connection, _: obje
 
 
 def having(table: Table, **values: Any) -> ColumnElement[bool]:
-    """The rows whose columns have these values; of a range its ends are compared, of a list or set
-    every value."""
+    """The condition that columns have these values: ranges match inclusively from their first to
+    their last number, lists and sets any of their values."""
 
     def fits(column: Column[Any], value: Any) -> ColumnElement[bool]:
         if isinstance(value, range):
@@ -453,7 +460,7 @@ def find(connection: Connection, /, table: Table, column: str, **values: Any) ->
 
 
 def remove(connection: Connection, table: Table, **values: Any) -> bool:
-    """Whether there was such a row."""
+    """Delete matching rows; return whether any existed."""
     return bool(connection.execute(delete(table).where(having(table, **values))).rowcount)
 
 
@@ -478,7 +485,8 @@ def insert_rows(connection: Connection, table: Table, rows: Iterable[tuple[Any, 
     the values to the driver as they are, many rows to a statement: SQLAlchemy's own way costs
     several times the insert, and a statement for each row twice as much on SQLite, four times on
     PostgreSQL."""
-    mark, values = "?" if connection.dialect.name == "sqlite" else "%s", list(rows)
+    mark = "?" if connection.dialect.name == "sqlite" else "%s"
+    values = list(rows)
     whole = len(values) - len(values) % ROWS_PER_STATEMENT
     if whole:
         groups = [

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,13 +29,12 @@ from evercount.errors import (
 )
 from evercount.noise import Secret
 from evercount.store import schema
-from evercount.store.closing_ticks import cut_stream, read_cut
+from evercount.store.closing_ticks import cut_stream, read_shards
 from evercount.store.database import find, read_fact, rows_of, write_fact
-from evercount.store.open_stream import FILES, HISTORY, EndedStream, LiveStream, unpack_totals
+from evercount.store.open_stream import FILES, HISTORY, LiveStream, StoredStream, unpack_totals
 from evercount.store.sealing import Sealer
 from evercount.store.spending import Spending, refuse_beyond_cap, states
 from evercount.store.stored_releases import (
-    StoredStream,
     declared,
     genesis,
     labels_of,
@@ -75,32 +75,11 @@ def declare_stream(
     budget, horizon, start, ticks and columns: they would have the same noise, and the difference of
     their releases would be that of their data. Test: `tests/store/test_store_secrets.py`.
     """
-    if store.name_is_spent(declaration.name):
-        raise Conflict(
-            f"stream {declaration.name!r} has ended, and its name cannot be used again: readers "
-            "and the head file know the old stream by it. Declare the new stream under another "
-            "name"
-        )
-    if declaration.carry_caps and waits_for != FILES:
-        raise ParameterError(
-            "carry_caps is kept by `evercount release`, with a state file or a store: a service, "
-            "Spark and `consume` hand no caps on from one stream to the next. Omit it; budgets of "
-            "streams over the same persons then add up"
-        )
-    known = store.streams.get(declaration.name)
-    if known is not None:
-        if declares_again(known.declaration, declaration):
-            change_late_rules(store, known, declaration)
-            if shards is not None:
-                cut_stream(store, known, shards)
-            return known
-        raise Conflict(
-            f"stream {declaration.name!r} was declared differently, and a declared stream is "
-            "immutable: its noise is calibrated to its "
-            f"declaration{changed_noise(known.declaration, declaration)}. Declare a new stream "
-            "under another name: it is charged as a second one, or as a successor if it starts "
-            "when this one is over (`evercount store retire --successor`)"
-        )
+    _check_allowed(store, declaration, waits_for)
+    existing = store.streams.get(declaration.name)
+    if existing is not None:
+        _declare_again(store, existing, declaration, shards)
+        return existing
     lags = (declaration.revise_for or 0) + 1
     if max(declaration.query.cells, declaration.query.outputs) * lags > MOST_CELLS * (shards or 1):
         raise TooLarge(
@@ -144,9 +123,19 @@ def declare_stream(
             .returning(schema.streams.c.id)
         ).scalar_one()
         # as readers see them
-        labels = stream.labels if declaration.revise_for is None else declaration.query.labels
+        labels = stream.labels
+        if declaration.revise_for is not None:
+            labels = declaration.query.labels
         live = LiveStream(
-            number, settled, secret, store.sealer, stream, blob, head, totals, labels=labels
+            number,
+            settled,
+            labels=labels,
+            secret=secret,
+            sealer=store.sealer,
+            stream=stream,
+            blob=blob,
+            head=head,
+            totals=totals,
         )
         missed = not schedule.manual and schedule.tick_of(instant_of(now)) > 1
         if waits_for == FILES or (waits_for == HISTORY and missed):
@@ -174,6 +163,39 @@ def declare_stream(
         cut_stream(store, live, shards)
     store.noise_ahead.draw_block(live)
     return live
+
+
+def _check_allowed(store: Store, declaration: StreamDeclaration, waits_for: str | None) -> None:
+    """Refuse the name of a stream that has ended, and caps that nobody hands on."""
+    if store.name_is_spent(declaration.name):
+        raise Conflict(
+            f"stream {declaration.name!r} has ended, and its name cannot be used again: readers "
+            "and the head file know the old stream by it. Declare the new stream under another "
+            "name"
+        )
+    if declaration.carry_caps and waits_for != FILES:
+        raise ParameterError(
+            "carry_caps is kept by `evercount release`, with a state file or a store: a service, "
+            "Spark and `consume` hand no caps on from one stream to the next. Omit it; budgets of "
+            "streams over the same persons then add up"
+        )
+
+
+def _declare_again(
+    store: Store, live: LiveStream, declaration: StreamDeclaration, shards: int | None
+) -> None:
+    """Take over what may change of a declaration; refuse one that declares another stream."""
+    if not declares_again(live.declaration, declaration):
+        raise Conflict(
+            f"stream {declaration.name!r} was declared differently, and a declared stream is "
+            "immutable: its noise is calibrated to its "
+            f"declaration{changed_noise(live.declaration, declaration)}. Declare a new stream "
+            "under another name: it is charged as a second one, or as a successor if it starts "
+            "when this one is over (`evercount store retire --successor`)"
+        )
+    change_late_rules(store, live, declaration)
+    if shards is not None:
+        cut_stream(store, live, shards)
 
 
 def change_late_rules(store: Store, live: LiveStream, wanted: StreamDeclaration) -> None:
@@ -242,31 +264,29 @@ def load_live(connection: Connection, row: Any, sealer: Sealer) -> LiveStream:
         ) from None
     totals = sealer.open(sums["sealed"], "accumulator", number, sums["tick"])
     tick, head = last_link(connection, row)
-    cut = read_cut(connection, number)
-    stored_ticks = (stream.tick, state["tick"], sums["tick"] - 1)
-    if stored_ticks != ((tick, tick, tick) if cut is None else (0, tick, cut.closing)):
+    shards, frozen = read_shards(connection, number)
+    expected = (tick, tick, tick)
+    if shards is not None:
+        expected = (0, tick, frozen)
+    if (stream.tick, state["tick"], sums["tick"] - 1) != expected:
         raise StoreError(
             "a stream is inconsistent: its state, sums and releases disagree",
             f"stream {row['name']!r}",
         )
-    known, open_sums = (
-        declaration.with_query(stream.query),
-        unpack_totals(totals, stream.query.cells),
-    )
-    labels, marks = labels_of(connection, stored), read_marks(connection, number)
     live = LiveStream(
         number,
-        known,
-        secret,
-        sealer,
-        stream,
-        blob,
-        head,
-        open_sums,
-        labels=labels,
-        marks=marks,
-        cut=cut,
-        closed=tick,
+        declaration.with_query(stream.query),
+        tick,
+        labels_of(connection, stored),
+        read_marks(connection, number),
+        secret=secret,
+        sealer=sealer,
+        stream=stream,
+        blob=blob,
+        head=head,
+        totals=unpack_totals(totals, stream.query.cells),
+        shards=shards,
+        frozen=frozen,
     )
     of_tick = {"stream": number, "tick": live.open_tick}
     for sealed in rows_of(
@@ -287,19 +307,20 @@ def load_live(connection: Connection, row: Any, sealer: Sealer) -> LiveStream:
 
 
 def load_retired(
-    connection: Connection, row: Any, retired: Mapping[str, Any], doubtful: bool
-) -> EndedStream:
-    """The retired stream of a row of `streams`; where the history is `doubtful`, nobody reads
-    it."""
-    facts, stored = json.loads(retired["facts"]), StoredStream(row["id"], declared(row))
-    return EndedStream(
-        *stored,
-        released_until(connection, stored.id),
-        "retired",
-        retired["reason"],
-        facts["guarantee"],
-        facts["readable"] and not doubtful,
-        retired["successor"],
-        labels_of(connection, stored),
-        read_marks(connection, stored.id),
+    connection: Connection, row: Any, retired: Mapping[str, Any], quarantined: bool
+) -> StoredStream:
+    """Read the retired stream of a row of `streams`; if it is `quarantined` too, nobody reads its
+    history."""
+    facts = json.loads(retired["facts"])
+    stream = StoredStream(row["id"], declared(row))
+    return replace(
+        stream,
+        closed=released_until(connection, stream.id),
+        labels=labels_of(connection, stream),
+        marks=read_marks(connection, stream.id),
+        successor=retired["successor"],
+        ending="retired",
+        reason=retired["reason"],
+        stated_guarantee=facts["guarantee"],
+        readable=facts["readable"] and not quarantined,
     )

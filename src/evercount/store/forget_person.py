@@ -16,9 +16,9 @@ from evercount._validate import AnyArray, BoolArray
 from evercount.errors import ParameterError
 from evercount.queries.people import LONGEST_USER
 from evercount.queries.user_cap import Caps, Used
+from evercount.store.caps_of_persons import DAY_BYTES, HASH, PersonCaps
 from evercount.store.commit_batches import user_hashes
 from evercount.store.database import change, remove, rows_of
-from evercount.store.known_users import DAY_BYTES, HASH, KnownUsers
 from evercount.store.named_events import PURPOSE, RECORD, pack_rows, unpack_rows, with_keys
 from evercount.store.open_stream import FILES, LiveStream
 from evercount.store.schema import counted_events, early_events, open_events, users
@@ -67,13 +67,14 @@ def forget_person(store: Store, name: str, person: str) -> list[str]:
         raise ParameterError(f"the id of a person has 1 to {LONGEST_USER} characters")
     with store.database.transaction() as connection:
         _forget_early(connection, live, person)
-        kept = _forget_open(connection, live, person)
+        others = _forget_open(connection, live, person)
         if live.declaration.query.people is not None:
             _forget_named(connection, live, person)
         else:
             _forget_records(connection, live, person)
         _use_up_caps(connection, live, person)
-    live.events, live.encoder = kept, None
+    live.events = others
+    live.encoder = None
     store.database.checkpoint()
     return what_stays(live)
 
@@ -81,7 +82,8 @@ def forget_person(store: Store, name: str, person: str) -> list[str]:
 def what_stays(live: LiveStream) -> list[str]:
     """Sentences about what a stream of this declaration goes on holding of a person."""
     declaration = live.declaration
-    query, caps = declaration.query, declaration.user_caps
+    query = declaration.query
+    caps = declaration.user_caps
     lines = ["What was released stays, and so does its noise."]
     if query.people is None:
         lines.append(
@@ -110,14 +112,14 @@ def _forget_early(connection: Connection, live: LiveStream, person: str) -> None
         connection, early_events, "tick", "number", "sealed", stream=live.id
     ).all():
         events = json.loads(live.unseal(sealed, "early", tick))
-        kept = [
+        others = [
             [event, user]
             for event, user in events
             if user != person and not _is_of(live, event, person)
         ]
         # a row stays, perhaps without events: later ones are numbered after it
-        if len(kept) < len(events):
-            new = live.seal(json.dumps(kept).encode(), "early", tick)
+        if len(others) < len(events):
+            new = live.seal(json.dumps(others).encode(), "early", tick)
             change(
                 connection, early_events, {"sealed": new}, stream=live.id, tick=tick, number=number
             )
@@ -129,9 +131,9 @@ def _forget_open(connection: Connection, live: LiveStream, person: str) -> list[
         connection, open_events, "tick", "number", "sealed", stream=live.id
     ).all():
         events = json.loads(live.unseal(sealed, "events", tick))
-        kept = [event for event in events if not _is_of(live, event, person)]
-        if len(kept) < len(events):
-            new = live.seal(json.dumps(kept).encode(), "events", tick)
+        others = [event for event in events if not _is_of(live, event, person)]
+        if len(others) < len(events):
+            new = live.seal(json.dumps(others).encode(), "events", tick)
             change(
                 connection, open_events, {"sealed": new}, stream=live.id, tick=tick, number=number
             )
@@ -148,29 +150,35 @@ def _forget_named(connection: Connection, live: LiveStream, person: str) -> None
     """Take the person's rows out of events with names that were read elsewhere."""
     for tick, query, batch, sealed in _counted(connection, live):
         names, numbers = unpack_rows(live.unseal(sealed, PURPOSE, tick))
-        kept = [place for place, name in enumerate(names) if name != person]
-        if len(kept) < len(names):
-            content = pack_rows([names[place] for place in kept], numbers[kept]) if kept else b""
-            _replace(connection, live, (tick, query, batch), content, PURPOSE)
+        others = [place for place, name in enumerate(names) if name != person]
+        if len(others) == len(names):
+            continue
+        content = b""
+        if others:
+            content = pack_rows([names[place] for place in others], numbers[others])
+        _replace(connection, live, (tick, query, batch), content, PURPOSE)
 
 
 def _forget_records(connection: Connection, live: LiveStream, person: str) -> None:
-    """Take the person's records out of events of users that were read elsewhere."""
+    """Take the person's records out of events of persons that were read elsewhere."""
     keyed = live.declaration.query.discovery is not None
     for tick, query, batch, sealed in _counted(connection, live):
         content = live.unseal(sealed, "user events", tick)
-        begin = 8 + int.from_bytes(content[:8], "little") if keyed else 0
+        begin = 0
+        if keyed:
+            begin = 8 + int.from_bytes(content[:8], "little")
         records = np.frombuffer(content, RECORD, -1, begin)
-        kept = records[~_are_of(live, records["user"], person)]
-        if len(kept) == len(records):
+        others = records[~_are_of(live, records["user"], person)]
+        if len(others) == len(records):
             continue
-        rest = kept.tobytes()
-        if keyed and len(kept):
-            rest = with_keys(kept, unpack_rows(content[8:begin])[0])
+        rest = others.tobytes()
+        if keyed and len(others):
+            rest = with_keys(others, unpack_rows(content[8:begin])[0])
         _replace(connection, live, (tick, query, batch), rest, "user events")
 
 
 def _counted(connection: Connection, live: LiveStream) -> Any:
+    """Read the rows of `counted_events` of a stream."""
     return rows_of(
         connection, counted_events, "tick", "query", "batch", "sealed", stream=live.id
     ).all()
@@ -195,30 +203,31 @@ def _replace(
 def _are_of(live: LiveStream, hashes: AnyArray, person: str) -> BoolArray:
     """Return which hashes are of the person, on whichever day where ticks are revised."""
     (own,) = user_hashes(live, [person])
-    days = DAY_BYTES if live.declaration.revise_for is not None else 0
-    found = np.ascontiguousarray(hashes, HASH).view(np.uint8).reshape(len(hashes), HASH.itemsize)
-    return np.asarray((found[:, days:] == np.frombuffer(own, np.uint8)[days:]).all(axis=1))
+    days = 0
+    if live.declaration.revise_for is not None:
+        days = DAY_BYTES
+    stored = np.ascontiguousarray(hashes, HASH).view(np.uint8).reshape(len(hashes), HASH.itemsize)
+    return np.asarray((stored[:, days:] == np.frombuffer(own, np.uint8)[days:]).all(axis=1))
 
 
 def _use_up_caps(connection: Connection, live: LiveStream, person: str) -> None:
-    """Replace what the caps know of a person: that they are used up. Without an entry nothing is
-    written."""
+    """Replace what is stored of a person's caps: that they are used up. Without an entry nothing
+    is written."""
     if live.declaration.user_caps is None:
         return
-    known = KnownUsers(live.id, live.sealer)
-    known.read(connection, [])  # blocks become rows, which can be told apart
+    person_caps = PersonCaps(live.id, live.sealer)
+    person_caps.read(connection, [])  # blocks become rows, which can be told apart
     stored = connection.execute(select(users.c.user).where(users.c.stream == live.id)).scalars()
     hashes = np.asarray([bytes(user) for user in stored], HASH)
-    found = [
-        user.ljust(HASH.itemsize, b"\0") for user in hashes[_are_of(live, hashes, person)].tolist()
-    ]
-    known.change(dict.fromkeys(found, used_up(Caps.of(live.declaration.budget), live.open_tick)))
-    known.write(connection)
+    own = hashes[_are_of(live, hashes, person)].tolist()
+    entry = used_up(Caps.of(live.declaration.budget), live.open_tick)
+    person_caps.change({user.ljust(HASH.itemsize, b"\0"): entry for user in own})
+    person_caps.write(connection)
 
 
 def used_up(caps: Caps, tick: int) -> Used:
-    """The entry of a user of whom nothing more counts: for ever, or with caps within a tick, in
-    this one."""
+    """Return the entry of a person of whom nothing more counts: for ever, or with caps within a
+    tick, in this one."""
     if caps.within_a_tick:
         return Used(tick=tick, here=caps.per_tick or 0)
     return Used(events=caps.events or 0, ticks=caps.ticks or 0)

@@ -77,13 +77,13 @@ def adopt_stream(
         live = LiveStream(
             number,
             declaration,
-            secret,
-            store.sealer,
-            stream,
-            blob,
-            head,
-            totals,
             labels=first_labels,
+            secret=secret,
+            sealer=store.sealer,
+            stream=stream,
+            blob=blob,
+            head=head,
+            totals=totals,
         )
         for table, values in (
             (schema.secrets, {"sealed": live.seal(secret.hex().encode(), "secret")}),

@@ -1,31 +1,31 @@
 """Events that were read elsewhere (by Spark, from a log): kept until their tick closes, one row for
 a tick and batch.
 
-Rows with names (keys that nobody listed, users that are counted) are then what the query reads as a
-tick; names are texts of any length, and what else a row has are whole numbers. Of events of users
-that are protected the cap keeps the first of each user by (time, declared order), whatever batches
-they came in.
+Rows with names (keys that nobody listed, persons that are counted) are then what the query reads as
+a tick; names are texts of any length, and what else a row has are whole numbers. Of events of
+persons that are protected the cap keeps the first of each person by (time, declared order),
+whatever batches they came in.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import Any
 
 import numpy as np
 from sqlalchemy import Connection, func, select
 
-from evercount._validate import AnyArray, IntArray
+from evercount._validate import AnyArray, BoolArray, IntArray
 from evercount.declarations.declaration import StreamDeclaration
+from evercount.engine.arrivals import NamedRows, PersonEvents
 from evercount.errors import StoreError
 from evercount.queries import sensitivities
-from evercount.queries.user_cap import last_turns
+from evercount.queries.user_cap import Caps, last_turns
+from evercount.store.caps_of_persons import HASH, CapBlocks
 from evercount.store.commit_batches import user_hashes
 from evercount.store.database import having, insert_rows, rows_of
-from evercount.store.known_users import HASH, ManyUsers
 from evercount.store.open_stream import LiveStream
 from evercount.store.schema import counted_events
 
@@ -38,41 +38,31 @@ BYTES_AT_A_TIME = 2**26
 RECORD = np.dtype(
     [("user", HASH), ("time", "<i8"), ("order", "<i8"), ("cell", "<i8"), ("units", "<i8")]
 )
-"""What is kept of an event: the keyed hash of its user, never the user."""
+"""What is kept of an event: the keyed hash of its person, never the id."""
 
 
-@dataclass(frozen=True, eq=False)
-class NamedEvents:
-    """Rows of some ticks. Secret. Keys that nobody listed: `name` is the key, and its one number is
-    how many events named it. Users that are counted: `name` is the user, and its numbers are the
-    cell of the key (0 without keys), the time and the declared order."""
-
-    tick: IntArray
-    name: Sequence[str]
-    numbers: IntArray  # shape (rows, numbers)
-
-    def packed(self) -> Iterator[tuple[int, bytes]]:
-        """Each tick and its rows as they are stored, sorted: the same rows have the same form,
-        however they came."""
-        for tick, here in by_tick(self.tick):
-            names = [self.name[place] for place in here.tolist()]
-            sorting = np.asarray(sorted(range(len(names)), key=names.__getitem__), np.int64)
-            numbers = self.numbers[here][sorting]
-            names = [names[place] for place in sorting.tolist()]
-            same = np.fromiter((a == b for a, b in pairwise(names)), bool, len(names) - 1)
-            if same.any():
-                name = np.cumsum(np.r_[0, ~same])
-                numbers = numbers[np.lexsort((*numbers.T[::-1], name))]
-            yield tick, pack_rows(names, numbers)
+def packed_ticks(rows: NamedRows) -> Iterator[tuple[int, bytes]]:
+    """Yield each tick and its rows as they are stored, sorted: the same rows have the same form,
+    however they came."""
+    for tick, here in by_tick(rows.tick):
+        names = [rows.name[place] for place in here.tolist()]
+        sorting = np.asarray(sorted(range(len(names)), key=names.__getitem__), np.int64)
+        numbers = rows.numbers[here][sorting]
+        names = [names[place] for place in sorting.tolist()]
+        same = np.fromiter((a == b for a, b in pairwise(names)), bool, len(names) - 1)
+        if same.any():
+            name = np.cumsum(np.r_[0, ~same])
+            numbers = numbers[np.lexsort((*numbers.T[::-1], name))]
+        yield tick, pack_rows(names, numbers)
 
 
 def by_tick(tick: IntArray) -> Iterator[tuple[int, IntArray]]:
     """Each tick with the places of its entries, sorted once."""
     sorting = np.argsort(tick, kind="stable")
     ticks, starts = np.unique(tick[sorting], return_index=True)
-    return (
-        zip(ticks.tolist(), np.split(sorting, starts[1:]), strict=True) if len(ticks) else iter(())
-    )
+    if not len(ticks):
+        return iter(())
+    return zip(ticks.tolist(), np.split(sorting, starts[1:]), strict=True)
 
 
 def pack_rows(names: Sequence[str], numbers: IntArray) -> bytes:
@@ -120,40 +110,45 @@ def as_tick(
         rows += zip(time, order, names, cell, strict=True)
     rows.sort()
     columns = sensitivities.rows_of(declaration.query)
-    keyed, keys = columns.keyed, columns.keys[0] if columns.keyed else ()
-    return [*accepted, *((name, keys[cell]) if keyed else name for _, _, name, cell in rows)]
+    if not columns.keyed:
+        return [*accepted, *(name for _, _, name, _ in rows)]
+    keys = columns.keys[0]
+    return [*accepted, *((name, keys[cell]) for _, _, name, cell in rows)]
 
 
 def stored_parts(connection: Connection, live: LiveStream, ticks: range) -> dict[int, list[Part]]:
-    found = dict[int, list[Part]]()
+    """Read the rows with names that are kept for ticks."""
+    parts = dict[int, list[Part]]()
     for tick, sealed in rows_of(
         connection, counted_events, "tick", "sealed", stream=live.id, tick=ticks
     ):
-        found.setdefault(tick, []).append(unpack_rows(live.unseal(sealed, PURPOSE, tick)))
-    return found
+        parts.setdefault(tick, []).append(unpack_rows(live.unseal(sealed, PURPOSE, tick)))
+    return parts
 
 
 def keep_rows(
     connection: Connection,
     live: LiveStream,
-    query: str,
-    batch: int,
+    batch: tuple[str, int],
     rows: Iterable[tuple[int, bytes]],
 ) -> None:
+    """Keep packed rows until their tick closes. `batch` is the name of the query and the number of
+    the batch."""
     for tick, parts in groupby(rows, key=lambda row: row[0]):
         content, *more = (content for _, content in parts)
         if more:  # late rows of several ticks
             opened = [unpack_rows(one) for one in (content, *more)]
             names = [name for some, _ in opened for name in some]
             content = pack_rows(names, np.concatenate([numbers for _, numbers in opened]))
-        row = (live.id, tick, query, batch, live.seal(content, PURPOSE, tick))
+        row = (live.id, tick, *batch, live.seal(content, PURPOSE, tick))
         insert_rows(connection, counted_events, [row])
 
 
 def ticks_at_a_time(connection: Connection, stream: int, ticks: range) -> int:
     """How many of the next ticks are read together, so that memory holds one tick or a bounded
     number of bytes."""
-    table, total = counted_events, 0
+    table = counted_events
+    total = 0
     sizes = select(table.c.tick, func.sum(func.length(table.c.sealed))).where(
         having(table, stream=stream, tick=ticks)
     )
@@ -164,75 +159,74 @@ def ticks_at_a_time(connection: Connection, stream: int, ticks: range) -> int:
     return len(ticks)
 
 
-# -- events of users -------------------------------------------------------------------------------
+# -- events of persons -----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class UserEvents:
-    """Events with their users, one entry of each column for each event. Secret."""
+def stored_records(live: LiveStream, events: PersonEvents) -> tuple[IntArray, AnyArray, list[str]]:
+    """Return ticks, events and keys as they are stored, in one order: the same events have the same
+    form, however they came. Of one person and tick no event is kept that comes after more others
+    than any cap leaves."""
+    cell, keys = _sorted_keys(events)
+    persons, place = _distinct_persons(events)
+    hashes = np.frombuffer(b"".join(user_hashes(live, persons)), HASH)
+    code = np.unique(hashes, return_inverse=True)[1][place]
+    sorting, near = _sorted_by_person(events, cell, code)
+    records = np.empty(len(events), RECORD)
+    records["user"] = hashes[place[sorting]]
+    records["time"] = events.time[sorting]
+    records["order"] = events.order[sorting]
+    records["cell"] = cell[sorting]
+    records["units"] = events.units[sorting]
+    most = min(filter(None, live.declaration.budget.caps[:2]), default=len(events))
+    within = _earlier(records, near) < most
+    return events.tick[sorting][within], records[within], keys
 
-    tick: IntArray
-    user: Sequence[str]
-    time: IntArray
-    order: IntArray
-    cell: IntArray
-    units: IntArray
-    # where `user` names each user once: the place there of each event's user
-    place: IntArray | None = None
-    keys: Sequence[str] = ()  # where they are not listed: each once; `cell` is the place among them
 
-    def __len__(self) -> int:
-        return len(self.tick)
+def _sorted_keys(events: PersonEvents) -> tuple[IntArray, list[str]]:
+    """Return the cells of events as places among their keys in order, and the keys."""
+    keys = sorted(events.keys)
+    if not keys:
+        return events.cell, keys
+    at = {key: number for number, key in enumerate(keys)}
+    return np.asarray([at[key] for key in events.keys], np.int64)[events.cell], keys
 
-    def stored(self, live: LiveStream) -> tuple[IntArray, AnyArray, list[str]]:
-        """Ticks, events and keys as they are stored, in one order: the same events have the same
-        form, however they came. Of one user and tick no event is kept that comes after more others
-        than any cap leaves."""
-        keys = sorted(self.keys)
-        cell = self.cell
-        if keys:
-            at = {key: number for number, key in enumerate(keys)}
-            cell = np.asarray([at[key] for key in self.keys], np.int64)[cell]
-        names, place = self.user, self.place
-        if place is None:
-            known: dict[str, int] = {}
-            place = np.fromiter(
-                (known.setdefault(name, len(known)) for name in self.user), np.int64, len(self)
-            )
-            names = list(known)
-        hashes = np.frombuffer(b"".join(user_hashes(live, names)), HASH)
-        code = np.unique(hashes, return_inverse=True)[1][place]
-        sorting = np.lexsort((code, self.tick))
-        near = (self.tick[sorting][1:] == self.tick[sorting][:-1]) & (
-            code[sorting][1:] == code[sorting][:-1]
-        )
-        several = np.r_[near, False] | np.r_[False, near]  # most users have one event in a tick
-        part = sorting[several]
-        columns = (self.units, cell, self.order, self.time, code, self.tick)
-        sorting[several] = part[np.lexsort([column[part] for column in columns])]
-        records = np.empty(len(self), RECORD)
-        records["user"] = hashes[place[sorting]]
-        for name, column in (
-            ("time", self.time),
-            ("order", self.order),
-            ("cell", cell),
-            ("units", self.units),
-        ):
-            records[name] = column[sorting]
-        kept = _earlier(records, near) < min(
-            filter(None, live.declaration.budget.caps[:2]), default=len(self)
-        )
-        return self.tick[sorting][kept], records[kept], keys
+
+def _distinct_persons(events: PersonEvents) -> tuple[Sequence[str], IntArray]:
+    """Return each person once, and the place there of each event's person."""
+    if events.place is not None:
+        return events.person, events.place
+    number: dict[str, int] = {}
+    places = (number.setdefault(name, len(number)) for name in events.person)
+    place = np.fromiter(places, np.int64, len(events))
+    return list(number), place
+
+
+def _sorted_by_person(
+    events: PersonEvents, cell: IntArray, code: IntArray
+) -> tuple[IntArray, BoolArray]:
+    """Return the order by tick, person, time, order and content, and which places there have the
+    tick and the person of the one before."""
+    sorting = np.lexsort((code, events.tick))
+    tick = events.tick[sorting]
+    person = code[sorting]
+    near = (tick[1:] == tick[:-1]) & (person[1:] == person[:-1])
+    # most persons have one event in a tick
+    several = (np.r_[near, False] | np.r_[False, near])[: len(sorting)]
+    part = sorting[several]
+    columns = (events.units, cell, events.order, events.time, code, events.tick)
+    sorting[several] = part[np.lexsort([column[part] for column in columns])]
+    return sorting, near
 
 
 def _earlier(records: AnyArray, near: AnyArray) -> IntArray:
-    """How many events of its user and tick come before the place of each event. `near`: which
-    follow one of the same user and tick."""
+    """Count the events of the same person and tick before the place of each event. `near`: which
+    follow one of the same person and tick."""
     number = np.arange(len(records))
     same_place = near & np.logical_and.reduce(
         [records[name][1:] == records[name][:-1] for name in ("time", "order")]
     )
-    begins, differs = np.r_[True, ~near][: len(records)], np.r_[True, ~same_place][: len(records)]
+    begins = np.r_[True, ~near][: len(records)]
+    differs = np.r_[True, ~same_place][: len(records)]
     first = np.maximum.accumulate(np.where(begins, number, 0))
     return np.maximum.accumulate(np.where(differs, number, 0)) - first
 
@@ -249,13 +243,15 @@ def keep_events(
     batch."""
     rows = []
     for one, here in by_tick(tick):
-        content = with_keys(records[here], keys) if keys else records[here].tobytes()
+        content = records[here].tobytes()
+        if keys:
+            content = with_keys(records[here], keys)
         rows.append((live.id, one, *batch, live.seal(content, "user events", one)))
     insert_rows(connection, counted_events, rows)
 
 
 def with_keys(records: AnyArray, keys: Sequence[str]) -> bytes:
-    """The records after the keys that they count places of."""
+    """Pack records after the keys that they count places of."""
     used, cell = np.unique(records["cell"], return_inverse=True)
     records = records.copy()
     records["cell"] = cell
@@ -265,44 +261,36 @@ def with_keys(records: AnyArray, keys: Sequence[str]) -> bytes:
 
 def cap_ticks(
     connection: Connection, live: LiveStream, ticks: range
-) -> tuple[dict[int, IntArray], dict[int, list[Part]], ManyUsers]:
-    """What the next ticks add after the caps of users (where keys are not listed, each key's
-    events), and the users.
+) -> tuple[dict[int, IntArray], dict[int, list[Part]], CapBlocks]:
+    """Return what the next ticks add after the caps of persons (where keys are not listed, each
+    key's events), and what the persons have used then.
 
-    **Guarantee.** An event counts if no more events of its user stand at or before its (time,
+    **Guarantee.** An event counts if no more events of its person stand at or before its (time,
     order) in its tick than the caps have room for after the earlier ticks of the period. It looks
-    at the places of that user's events alone, never at their contents or at how they were cut into
-    batches: `queries/user_cap.proof.md`, Lemma 1. Tests:
+    at the places of that person's events alone, never at their contents or at how they were cut
+    into batches: `queries/user_cap.proof.md`, Lemma 1. Tests:
     tests/store/test_user_events.py::test_the_cap_is_that_of_plain_python and
     tests/contracts/test_same_table.py::test_spark_publishes_the_same_table.
     """
-    users, totals, named = (
-        ManyUsers(live.id, live.sealer),
-        dict[int, IntArray](),
-        dict[int, list[Part]](),
-    )
-    query, rule = live.declaration.query, live.declaration.user_caps
+    used = CapBlocks(live.id, live.sealer)
+    totals = dict[int, IntArray]()
+    named = dict[int, list[Part]]()
+    query = live.declaration.query
+    rule = live.declaration.user_caps
     assert rule is not None
-    caps, filled = (
-        rule.caps,
-        set(rows_of(connection, counted_events, "tick", stream=live.id, tick=ticks).scalars()),
-    )
+    stored = rows_of(connection, counted_events, "tick", stream=live.id, tick=ticks)
+    ticks_with_events = set(stored.scalars())
     for tick in ticks:
         if tick > ticks.start and rule.forgets_after(tick - 1):
-            users.forget()
-        if tick not in filled:
+            used.forget()
+        if tick not in ticks_with_events:
             continue
         records, keys = _records(connection, live, tick)
-        hashes, code = np.unique(records["user"], return_inverse=True)
-        before = users.read(connection, hashes)
-        room = caps.rooms(before[:, 0], before[:, 1])
-        kept = records[last_turns(code, records["time"], records["order"]) <= room[code]]
-        cells, place = np.unique(kept["cell"], return_inverse=True)
+        counted = _within_caps(connection, used, rule.caps, tick, records)
+        cells, place = np.unique(counted["cell"], return_inverse=True)
         units = np.zeros(len(cells), np.int64)
-        np.add.at(units, place, kept["units"])
+        np.add.at(units, place, counted["units"])
         events = np.bincount(place, minlength=len(cells)).astype(np.int64)
-        counted = np.minimum(room, np.bincount(code, minlength=len(hashes)))
-        users.change(hashes, caps.afters(before, tick, counted))
         if query.discovery is not None:
             named[tick] = [([keys[cell] for cell in cells.tolist()], events[:, np.newaxis])]
             continue
@@ -313,26 +301,41 @@ def cap_ticks(
         )
         np.add.at(totals[tick], cell, total)
     if rule.forgets_after(ticks.stop - 1):
-        users.forget()
-    return totals, named, users
+        used.forget()
+    return totals, named, used
+
+
+def _within_caps(
+    connection: Connection, used: CapBlocks, caps: Caps, tick: int, records: AnyArray
+) -> AnyArray:
+    """Return the events of a tick for which the caps have room, and note what persons use up."""
+    hashes, code = np.unique(records["user"], return_inverse=True)
+    before = used.read(connection, hashes)
+    room = caps.rooms(before[:, 0], before[:, 1])
+    counted = np.minimum(room, np.bincount(code, minlength=len(hashes)))
+    used.change(hashes, caps.afters(before, tick, counted))
+    return records[last_turns(code, records["time"], records["order"]) <= room[code]]
 
 
 def _records(connection: Connection, live: LiveStream, tick: int) -> tuple[AnyArray, list[str]]:
-    """The kept events of a tick, and where keys are not listed those that `cell` counts places
+    """Read the kept events of a tick, and where keys are not listed those that `cell` counts places
     of."""
     keyed = live.declaration.query.discovery is not None
-    parts, known = [], dict[str, int]()
+    parts = []
+    number = dict[str, int]()
     for sealed in rows_of(
         connection, counted_events, "sealed", stream=live.id, tick=tick
     ).scalars():
         content = live.unseal(sealed, "user events", tick)
-        begin = 8 + int.from_bytes(content[:8], "little") if keyed else 0
+        begin = 0
+        if keyed:
+            begin = 8 + int.from_bytes(content[:8], "little")
         if (len(content) - begin) % RECORD.itemsize:
             raise StoreError(f"the kept events of stream {live.name!r} are damaged")
         records = np.frombuffer(content, RECORD, -1, begin).copy()
         if keyed:
             names, _ = unpack_rows(content[8:begin])
-            place = np.asarray([known.setdefault(name, len(known)) for name in names], np.int64)
+            place = np.asarray([number.setdefault(name, len(number)) for name in names], np.int64)
             records["cell"] = place[records["cell"]]
         parts.append(records)
-    return np.concatenate(parts), list(known)
+    return np.concatenate(parts), list(number)

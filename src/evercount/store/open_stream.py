@@ -1,4 +1,5 @@
-"""LiveStream: one declared stream in the memory of its writer, always equal to what is committed.
+"""One stream of a store: what everybody may know of it (StoredStream), and with what its writer has
+in hand (LiveStream), which is always equal to what is committed.
 
 The sums of its open tick are added exactly, and cut once, at a public number, when the tick closes:
 `saturation.proof.md`.
@@ -10,7 +11,7 @@ import json
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -84,35 +85,59 @@ class Accepted:
 
 
 # what a stream waits for: its past, or runs of `evercount release`
-HISTORY, FILES = "history", "files"
+HISTORY = "history"
+FILES = "files"
 
 
 Ending = Literal["retired", "quarantined"]
 
 
-class Placed(NamedTuple):
-    """Which open tick counts each event of a batch, as places in the batch; late ones that are
-    dropped are in none."""
-
-    ticks: dict[int, list[int]]
-    late: int
-    revised: dict[int, list[int]]  # by lag: the first open tick counts them for a closed one
+# (open tick that counts them, how many ticks ago their own is) → the places of events in a batch
+Places = dict[tuple[int, int], list[int]]
 
 
 @dataclass(eq=False)
-class CutStream:
-    """The number of shards of a stream, and how far its ticks are frozen."""
-
-    shards: int
-    closing: int  # the last tick whose totals are frozen: released, or being closed by the shards
-
-
-@dataclass(eq=False)
-class LiveStream:
-    """A stream under its writer's hands. Only the store changes it, and only after a commit."""
+class StoredStream:
+    """A stream of a store, as everybody may know it. Of one that has ended nothing else is in the
+    memory of a process: no secret, no state and no sums."""
 
     id: int
     declaration: Settled
+    closed: int = 0  # the last tick that is released and committed
+    # one label per number that a tick publishes, as of the last tick that is committed
+    labels: Sequence[str] = ()
+    marks: Sequence[TickMark] = ()  # what the operator says about its ticks
+    # the stream that goes on when the horizon ends or it was retired, if there is one
+    # (`stream_life.py`)
+    successor: str | None = None
+    ending: Ending | None = None  # how it ended, if it never releases again
+    reason: str = ""
+    stated_guarantee: str | None = None  # of one that has ended, as it was then
+    readable: bool = True  # not if its history differs from the published one
+
+    def __post_init__(self) -> None:
+        if not self.readable:  # keys that became public in a hidden history are a part of it
+            self.labels = tuple(self.declaration.query.labels)
+
+    @property
+    def name(self) -> str:
+        return self.declaration.name
+
+    @property
+    def guarantee(self) -> str:
+        assert self.stated_guarantee is not None  # a live stream has its own
+        return self.stated_guarantee
+
+    @property
+    def live(self) -> LiveStream | None:
+        """The stream with what its writer has in hand; None where it has ended."""
+        return None
+
+
+@dataclass(eq=False, kw_only=True)
+class LiveStream(StoredStream):
+    """A stream under its writer's hands. Only the store changes it, and only after a commit."""
+
     secret: Secret
     sealer: Sealer
     stream: Stream
@@ -126,30 +151,25 @@ class LiveStream:
     ahead: Future[Any] | None = None  # noise of the next ticks that is being drawn already
     # how many of `events` were looked at for new keys, whose noise is drawn while the tick is open
     looked_at: int = 0
-    # one label per number that a tick publishes, as of the last tick that is committed
-    labels: Sequence[str] = ()
     # whether the store may hold totals of open ticks that were counted elsewhere
     counted: bool = False
-    # its shards; `stream` then stays before the first tick, for public facts
-    cut: CutStream | None = None
+    # where its cells are cut into shards, their number; `stream` then stays before the first tick,
+    # for public facts
+    shards: int | None = None
+    # the last tick whose totals are frozen for the shards: released, or being closed by them
+    frozen: int = 0
     # what the stream waits for, while the clock closes none of its ticks: HISTORY or FILES
     waiting: str | None = None
     # later ticks whose events are kept as they came (`commit_batches.py`)
     early: set[int] = field(default_factory=set)
-    marks: Sequence[TickMark] = ()  # what the operator says about its ticks
-    # the stream that goes on when the horizon ends, if it was renewed (`stream_life.py`)
-    successor: str | None = None
     # whether it goes on for another stream: events before its start were that one's, and late
     follows: bool = False
     moving: str | None = None  # the state file that it is moving to
     stopped: str | None = None  # why the stream cannot go on, when it cannot
-    closed: int = 0  # released and committed; `stream` is ahead while a commit is under way
-
-    readable = True
 
     @property
-    def name(self) -> str:
-        return self.declaration.name
+    def live(self) -> LiveStream:
+        return self
 
     @property
     def guarantee(self) -> str:
@@ -157,7 +177,9 @@ class LiveStream:
 
     @property
     def open_tick(self) -> int:
-        return (self.closed if self.cut is None else self.cut.closing) + 1
+        if self.shards is not None:
+            return self.frozen + 1
+        return self.closed + 1  # `stream` is ahead of `closed` during a commit
 
     @property
     def finished(self) -> bool:
@@ -172,22 +194,35 @@ class LiveStream:
         )
 
     def due(self, now: float) -> int:
-        """How many ticks may close by the clock and are not released; a clock that went back ends
-        none."""
+        """How many ticks may close by the clock and are not released; 0 if the clock moved
+        backwards."""
         if not self.clocked:
             return 0
         return max(0, self.declaration.ended(instant_of(now)) - self.closed)
 
     def next_end(self) -> float | None:
         """When the open tick closes; None for manual clocks and streams that wait or are over."""
-        return self.declaration.closes(self.open_tick) / SECOND if self.clocked else None
+        if not self.clocked:
+            return None
+        return self.declaration.closes(self.open_tick) / SECOND
 
-    def ended(self, ending: Ending, reason: str, readable: bool = True) -> EndedStream:
-        """What is left of it when it never releases again: all that could release is dropped."""
-        facts = (self.id, self.declaration, self.closed, ending, reason, self.guarantee, readable)
-        marks = self.marks if ending == "retired" else ()
+    def end(self, ending: Ending, reason: str, readable: bool = True) -> StoredStream:
+        """Return what is left of it when it never releases again: all that could release is
+        dropped."""
+        ended = StoredStream(
+            self.id,
+            self.declaration,
+            self.closed,
+            self.labels,
+            ending=ending,
+            reason=reason,
+            stated_guarantee=self.guarantee,
+            readable=readable,
+        )
+        if ending == "retired":
+            ended.marks = self.marks
         self.stream.close()
-        return EndedStream(*facts, labels=self.labels, marks=marks)
+        return ended
 
     def over(self) -> HorizonReached:
         """The refusal of anything beyond the horizon, with what the next stream would cost."""
@@ -232,49 +267,73 @@ class LiveStream:
             newest = min(newest, self.declaration.horizon)
         return max(self.open_tick, newest)
 
-    def place(self, times: list[int | None] | None, size: int, now: float) -> Placed:
-        """The tick of each event: late ones follow the declared rule, those of the future refuse
-        the batch. An event before the start of the stream is not legal, as in every door. One
-        without a time counts in the last open tick."""
-        first, last = self.open_tick, self.last_open(now)
+    def place(self, times: list[int | None] | None, size: int, now: float) -> tuple[Places, int]:
+        """The tick of each event, in the order of ticks, and how many events are late. Late ones
+        follow the declared rule, and may have no place; those of the future refuse the batch. An
+        event before the start of the stream is not legal, as in every door. One without a time
+        counts in the last open tick."""
+        first = self.open_tick
+        last = self.last_open(now)
         if times is None:
-            return Placed({last: list(range(size))}, 0, {})
+            return {(last, 0): list(range(size))}, 0
         schedule = self.declaration.schedule
         if schedule.manual:
             raise InputError(
                 "the stream has a manual clock: omit 'time'; events count in the open tick"
             )
-        begin, end = schedule.start_of(first), schedule.start_of(last + 1)
-        known = [moment for moment in times if moment is not None]
-        if first == last and known and begin <= min(known) and max(known) < end:
-            return Placed({first: list(range(size))}, 0, {})
-        ticks: dict[int, list[int]] = {}
-        revised: dict[int, list[int]] = {}
+        if first == last and self._all_within(times, first):
+            return {(first, 0): list(range(size))}, 0
+        begin = schedule.begin
+        end = schedule.start_of(last + 1)
+        places: Places = {}
         late = 0
         for number, moment in enumerate(times):
-            early = moment is not None and moment < schedule.begin
-            if moment is not None and early and not self.follows:
-                raise InputError(
-                    f"event {number} (from 0) has the time {format_utc(moment)}, before the start "
-                    f"of the stream at {format_utc(schedule.begin)}"
-                )
-            if moment is not None and moment >= end:
-                raise TooEarly(
-                    f"event {number} (from 0) has the time {format_utc(moment)}, after the end of "
-                    f"the open tick at {format_utc(end)}: send it when its tick has begun"
-                )
-            tick = last if moment is None else schedule.tick_of(max(moment, schedule.begin))
-            late += early or tick < first
-            if not early and (tick >= first or self.declaration.late == "next"):
-                ticks.setdefault(max(tick, first), []).append(number)
-            elif not early and first - tick <= (self.declaration.revise_for or 0):
-                revised.setdefault(first - tick, []).append(number)
-        return Placed(dict(sorted(ticks.items())), late, revised)
+            tick = last
+            if moment is not None:
+                if not begin <= moment < end:
+                    self._check_time(number, moment, end)
+                    late += 1  # of the stream before this one
+                    continue
+                tick = schedule.tick_of(moment)
+            late += tick < first
+            if tick >= first:
+                places.setdefault((tick, 0), []).append(number)
+            elif self.declaration.late == "next":
+                places.setdefault((first, 0), []).append(number)
+            elif first - tick <= (self.declaration.revise_for or 0):
+                places.setdefault((first, first - tick), []).append(number)
+        return dict(sorted(places.items())), late
+
+    def _all_within(self, times: list[int | None], tick: int) -> bool:
+        """Return whether some events have times, all of them in one tick."""
+        schedule = self.declaration.schedule
+        moments = [moment for moment in times if moment is not None]
+        if not moments:
+            return False
+        return schedule.start_of(tick) <= min(moments) and max(moments) < schedule.start_of(
+            tick + 1
+        )
+
+    def _check_time(self, number: int, moment: int, end: int) -> None:
+        """Refuse the time of an event after the open ticks, or before the start of the stream,
+        unless that was the time of the stream before it."""
+        if moment >= end:
+            raise TooEarly(
+                f"event {number} (from 0) has the time {format_utc(moment)}, after the end of "
+                f"the open tick at {format_utc(end)}: send it when its tick has begun"
+            )
+        if not self.follows:
+            begin = format_utc(self.declaration.schedule.begin)
+            raise InputError(
+                f"event {number} (from 0) has the time {format_utc(moment)}, before the start "
+                f"of the stream at {begin}"
+            )
 
     def encode(self, payloads: list[Any], lag: int = 0, row: IntArray | None = None) -> IntArray:
         """What events add to the cells of the stream, for the tick that is `lag` ticks ago; `row`:
         to the query's."""
-        row = encode_events(self.declaration, payloads) if row is None else row
+        if row is None:
+            row = encode_events(self.declaration, payloads)
         if self.declaration.revise_for is None:
             return row
         wide = np.zeros(self.stream.query.cells, np.int64)
@@ -309,6 +368,21 @@ class LiveStream:
     def unseal(self, stored: bytes, purpose: str, tick: int = 0, extra: bytes = b"") -> bytes:
         return self.sealer.open(stored, purpose, self.id, tick, extra)
 
+    def take_over(
+        self, blob: bytes, head: bytes, labels: Sequence[str], totals: Totals, events: list[Any]
+    ) -> None:
+        """Take over what was committed with the ticks up to that of `stream`. The next tick opens
+        with these totals and events, which have moved to it."""
+        self.blob = blob
+        self.head = head
+        self.labels = labels
+        self.totals = totals
+        self.events = events
+        self.groups = int(bool(events))
+        self.looked_at = 0
+        self.encoder = None
+        self.closed = self.stream.tick
+
     def pack_totals(self, totals: Totals, tick: int) -> bytes:
         return self.seal(pack_totals(totals), "accumulator", tick)
 
@@ -325,34 +399,6 @@ class LiveStream:
     ) -> None:
         row = (self.id, tick, number, self.seal(json.dumps(events).encode(), "events", tick))
         insert_rows(connection, schema.open_events, [row])
-
-
-@dataclass(frozen=True)
-class EndedStream:
-    """A stream that can be read and never releases again: no secret, state or sums are in the
-    process's memory."""
-
-    id: int
-    declaration: Settled
-    closed: int
-    ending: Ending
-    reason: str
-    guarantee: str
-    readable: bool = True
-    successor: str | None = None
-    labels: Sequence[str] = ()
-    marks: Sequence[TickMark] = ()
-
-    def __post_init__(self) -> None:
-        if not self.readable:  # keys that became public in a hidden history are a part of it
-            object.__setattr__(self, "labels", tuple(self.declaration.query.labels))
-
-    @property
-    def name(self) -> str:
-        return self.declaration.name
-
-
-AnyStream = LiveStream | EndedStream
 
 
 def read_request(declaration: StreamDeclaration, payloads: list[Any]) -> IntArray | None:
@@ -402,9 +448,9 @@ def tick_limit(query: Query) -> int:
     """The public number at which the sum of a tick is cut: 2^52, or the declared
     `most_per_tick`."""
     number = query.event_number
-    return (
-        MOST_PER_TICK if number is None or number.most is None else min(number.most, MOST_PER_TICK)
-    )
+    if number is None or number.most is None:
+        return MOST_PER_TICK
+    return min(number.most, MOST_PER_TICK)
 
 
 def check_request(query: Query, row: IntArray) -> None:

@@ -1,7 +1,7 @@
 """The head of every release chain, kept outside the database, so that a database from the past is
 recognised.
 
-`HeadFile` is the file, and `HeadKeeper` what the writer of a store puts into it.
+`HeadFile` is the file, and `HeadWriter` what the writer of a store puts into it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from evercount._safe_files import (
 from evercount.errors import StoreError
 from evercount.store import schema
 from evercount.store.database import Database
-from evercount.store.open_stream import EndedStream, LiveStream
+from evercount.store.open_stream import LiveStream, StoredStream
 from evercount.store.spending import Spending
 
 if TYPE_CHECKING:
@@ -156,13 +156,18 @@ class HeadFile:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             # a new one is for its owner only
-            mode = self.path.stat().st_mode & 0o777 if self.path.exists() else 0o600
+            mode = 0o600
+            if self.path.exists():
+                mode = self.path.stat().st_mode & 0o777
             with replaced(self.path, mode) as file:
                 file.write(json.dumps(content).encode() + b"\n")
             state = self.path.stat()
-            self._written, self._most = _look(state), state.st_size + MOST_ADDED
+            self._written = _look(state)
+            self._most = state.st_size + MOST_ADDED
         except OSError as error:
-            remedy = f": {MAKE_ROOM}" if error.errno in FULL_DISK else f". {ANOTHER_PLACE}"
+            remedy = f". {ANOTHER_PLACE}"
+            if error.errno in FULL_DISK:
+                remedy = f": {MAKE_ROOM}"
             raise StoreError(
                 f"the head file cannot be written{remedy}", f"{self.path}: {error.strerror}"
             ) from None
@@ -172,7 +177,8 @@ class HeadFile:
         `write` has three. False: the file has to be written anew. Somebody changed it, it has
         become long, or the disk refused the line."""
         line = json.dumps([name, tick, digest]).encode() + b"\n"
-        written, self._written = self._written, None
+        written = self._written
+        self._written = None
         with contextlib.ExitStack() as cleanup, contextlib.suppress(OSError):
             handle = open_private(self.path, os.O_WRONLY | os.O_APPEND)
             cleanup.callback(os.close, handle)
@@ -189,7 +195,7 @@ class HeadFile:
         self,
         head: Head | None,
         store: str,
-        known: Mapping[str, Mapping[int, str]],
+        digests: Mapping[str, Mapping[int, str]],
         retired: Container[str],
     ) -> dict[str, Quarantine]:
         """The streams of a database that are older than its head, or differ from it; they must not
@@ -206,7 +212,7 @@ class HeadFile:
         `tests/store/test_store_retire.py::test_a_backup_from_before_the_retirement_is_quarantined`.
         """
         if head is None:
-            if known:
+            if digests:
                 raise StoreError(
                     "the head file is missing, so nothing shows that this database is the newest "
                     "copy. If you are certain that no later release was made, accept it: "
@@ -222,17 +228,19 @@ class HeadFile:
             )
         quarantined: dict[str, Quarantine] = {}
         for name, (tick, digest) in head.streams.items():
-            if name not in known:
+            if name not in digests:
                 if name not in retired:
                     quarantined[name] = Quarantine(name, OLDER, tick, readable=False, lost=True)
-            elif known[name].get(tick) != digest:
-                quarantined[name] = Quarantine(name, OLDER, tick, readable=tick not in known[name])
+            elif digests[name].get(tick) != digest:
+                quarantined[name] = Quarantine(
+                    name, OLDER, tick, readable=tick not in digests[name]
+                )
             elif name in head.retired and name not in retired:
                 quarantined[name] = Quarantine(name, REVIVED, tick)
         return quarantined
 
 
-class HeadKeeper:
+class HeadWriter:
     """Writes the head file of one store.
 
     **Guarantee.** The head of a stream in quarantine, and of one that a restored copy lost, never
@@ -245,19 +253,21 @@ class HeadKeeper:
         self,
         file: HeadFile,
         reading: Reading,
-        ended: Mapping[str, EndedStream],
+        ended: Mapping[str, StoredStream],
         lost: frozenset[str],
     ) -> None:
         self.file = file
         self.lost = lost
-        before, now = file.read() or Head("", {}, {}, frozenset()), reading.current_head()
+        before = file.read() or Head("", {}, {}, frozenset())
+        now = reading.current_head()
         self._store = now.store
         self._spent = {**now.spent, **before.spent}  # the file knows the noise of lost streams
         self._retired = before.retired | (now.retired - lost)
         older = {*lost, *(name for name, stream in ended.items() if stream.ending == "quarantined")}
-        kept = {name: head for name, head in before.streams.items() if name in older}
-        self._fixed: Heads = kept | {
-            name: now.streams[name] for name in ended if ended[name].ending == "retired"
+        retired = [name for name, stream in ended.items() if stream.ending == "retired"]
+        self._fixed: Heads = {
+            **{name: head for name, head in before.streams.items() if name in older},
+            **{name: now.streams[name] for name in retired},
         }
 
     def spend(self, line: Spending, identity: bytes) -> None:
@@ -299,18 +309,22 @@ def keep_lost_spending(reading: Reading, file: HeadFile, lost: Sequence[Quaranti
         )
 
 
-def quarantine(live: LiveStream, why: Quarantine) -> EndedStream:
+def quarantine(live: LiveStream, why: Quarantine) -> StoredStream:
     """Drop all of a stream that could release, and tell the operator by the log what can be
     done."""
     log.error(
         "stream %s is in quarantine, the others continue: %s (the head is at tick %d, this copy at "
         "tick %d). Restore the newest database, or continue with a new stream: `evercount store "
         "retire %s --successor NAME`",
-        *(live.name, why.reason, why.tick, live.closed, live.name),
+        live.name,
+        why.reason,
+        why.tick,
+        live.closed,
+        live.name,
     )
-    return live.ended("quarantined", why.reason, why.readable)
+    return live.end("quarantined", why.reason, why.readable)
 
 
 def _look(state: os.stat_result) -> tuple[int, ...]:
-    """What changes when somebody else replaces a file or writes to it."""
+    """Return what changes when a file is replaced or written to."""
     return state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_nlink

@@ -203,10 +203,10 @@ renewals = table_per_stream("renewals", required("successor", String(64)))
 
 def first_tables(connection: Connection) -> None:
     names = set(inspect(connection).get_table_names())
-    taken = sorted(names & set(metadata.tables) - {migrations.name})
-    if taken:
+    foreign = sorted(names & set(metadata.tables) - {migrations.name})
+    if foreign:
         raise StoreError(
-            f"the database already has tables named {', '.join(taken)} that evercount did not "
+            f"the database already has tables named {', '.join(foreign)} that evercount did not "
             "make: use another database or another PostgreSQL schema"
         )
     metadata.create_all(connection)

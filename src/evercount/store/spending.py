@@ -38,8 +38,10 @@ class Spending:
         protected in periods, the last entry is how long these are, as far as that is known: a
         period of 7 ticks is a week or seven hours."""
         during = self.cost.during
-        grid = None if during is None else Grid.of(during.periods)
-        return *self.cost.budget.neighbours, None if grid is None else grid.length
+        length = None
+        if during is not None and (grid := Grid.of(during.periods)) is not None:
+            length = grid.length
+        return *self.cost.budget.neighbours, length
 
     def shares_unit(self, other: Spending) -> bool:
         """Whether both may speak about the same unit, so that a cap holds for both together."""
@@ -48,7 +50,7 @@ class Spending:
 
 
 @dataclass(frozen=True)
-class Cap:
+class BudgetCap:
     """The most that streams about the same unit may spend together."""
 
     epsilon: float
@@ -102,7 +104,8 @@ def read_spendings(
 def states(line: str, declaration: StreamDeclaration) -> bool:
     """Whether a stored line has the budget and the time range of its stream, which the chain of
     releases covers."""
-    cost, during = Cost.from_dict(json.loads(line)), declaration.during
+    cost = Cost.from_dict(json.loads(line))
+    during = declaration.during
     if cost.budget != declaration.budget:
         return False
     if cost.during is None or during is None:
@@ -111,16 +114,19 @@ def states(line: str, declaration: StreamDeclaration) -> bool:
 
 
 def _ended(cost: Cost, until: int | None) -> Cost:
-    """The cost of a stream that releases nothing of what happened from an instant on."""
+    """Reduce a cost to that of a stream that releases nothing of what happened from an instant
+    on."""
     during = cost.during
     if during is None or until is None or (during.end is not None and during.end <= until):
         return cost
     return replace(cost, during=replace(during, end=max(until, during.start + 1)))
 
 
-def read_cap(connection: Connection) -> Cap | None:
+def read_cap(connection: Connection) -> BudgetCap | None:
     text = read_fact(connection, CAP)
-    return None if text is None else Cap(**json.loads(text))
+    if text is None:
+        return None
+    return BudgetCap(**json.loads(text))
 
 
 def groups_of(lines: Sequence[Spending]) -> list[list[Spending]]:
@@ -145,7 +151,7 @@ def groups_of(lines: Sequence[Spending]) -> list[list[Spending]]:
 
 
 def _fits(line: Spending, group: list[Spending]) -> bool:
-    """Whether a stream can be added to those of a group."""
+    """Return whether a stream can be added to those of a group."""
     if line.unit != group[0].unit:
         return False
     own = _periods_of(line)
@@ -158,17 +164,22 @@ def _fits(line: Spending, group: list[Spending]) -> bool:
 
 
 def _periods_of(line: Spending) -> str:
-    """The text that says which periods persons are protected in; empty where nothing does."""
-    return "" if line.cost.during is None else line.cost.during.periods
+    """Return the text that says which periods persons are protected in; empty where nothing
+    does."""
+    if line.cost.during is None:
+        return ""
+    return line.cost.during.periods
 
 
-def describe_ledger(lines: Iterable[Spending], cap: Cap | None = None) -> dict[str, Any]:
+def describe_ledger(lines: Iterable[Spending], cap: BudgetCap | None = None) -> dict[str, Any]:
     """The lines, and what streams about the same unit spend together, exactly composed. Of persons
     in periods: which streams these are, and how many are `apart`, with the same unit but for when
     its periods begin."""
-    lines, entries = list(lines), []
+    lines = list(lines)
+    entries = []
     for line in lines:
-        budget, during = line.cost.budget, line.cost.during
+        budget = line.cost.budget
+        during = line.cost.during
         mu = 0.0 if budget.pure else budget.mu  # a pure stream spends ε alone
         entry = {"stream": line.stream, "mu": mu, **budget.to_dict()}
         if line.cost.span is not None and during is not None:
@@ -237,7 +248,7 @@ def refuse_beyond_cap(
         )
 
 
-def set_cap(database: Database, cap: Cap | None) -> None:
+def set_cap(database: Database, cap: BudgetCap | None) -> None:
     """Set or remove the cap on what streams about the same unit spend together. What is spent stays
     spent."""
     with database.transaction() as connection:

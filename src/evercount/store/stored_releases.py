@@ -1,68 +1,44 @@
-"""What the tables of a store hold of a stream, and its releases as pages, tables and views.
-
-First the rows: the declaration, keys and marks of a stream, its numbers, and the hash chain of its
-ticks. Then `StoredReleases`, which reads them for everyone who shows releases.
+"""What the tables of a store hold of a stream: its declaration, keys and marks, its numbers, and
+the hash chain of its ticks.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import repeat
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from sqlalchemy import Connection, func, select
 
-from evercount._validate import FloatArray, IntArray
-from evercount.declarations.schedule import format_utc, instant_of
+from evercount._validate import FloatArray
+from evercount.declarations.schedule import instant_of
 from evercount.declarations.settle import Settled
-from evercount.declarations.tick_marks import TickMark, with_marks
-from evercount.declarations.view_names import next_spans, view_table
-from evercount.engine.add_keys import with_joined
-from evercount.engine.build import RUNNING
-from evercount.engine.carried_totals import CarriedTotals
+from evercount.declarations.tick_marks import TickMark
 from evercount.engine.release_table import ReleaseTable
-from evercount.engine.revisions import RevisedErrors, by_day, newest_view
-from evercount.engine.stream_facts import StreamFacts
-from evercount.engine.take_views import view_at
-from evercount.engine.views import View
-from evercount.engine.write_table import among, described
+from evercount.engine.revisions import by_day
 from evercount.errors import StoreError
 from evercount.store import schema
 from evercount.store.database import (
     NAMED_AT_ONCE,
-    Database,
-    find,
     having,
-    in_parts,
     read_fact,
     rows_of,
 )
-from evercount.store.open_stream import AnyStream
+from evercount.store.open_stream import StoredStream
 
-TICKS_PER_PAGE = 200
-NUMBERS_PER_TABLE = 50_000  # cells times ticks that are read at a time when all releases are read
+# numbers that are read at a time when many are read
+NUMBERS_PER_TABLE = 50_000
 
 
 def read_marks(connection: Connection, stream: int) -> tuple[TickMark, ...]:
     rows = rows_of(connection, schema.tick_marks, order="number", stream=stream).mappings()
-    said = [TickMark(row["first"], row["last"], row["text"], row["missing"]) for row in rows]
+    marks = [TickMark(row["first"], row["last"], row["text"], row["missing"]) for row in rows]
     hidden = json.loads(read_fact(connection, f"hidden {stream}") or "[]")
-    return (*said, *(TickMark(first, last, "", None, label) for label, first, last in hidden))
-
-
-class StoredStream(NamedTuple):
-    """A stream as its row in the database describes it."""
-
-    id: int
-    declaration: Settled
-
-
-Known = AnyStream | StoredStream
+    return (*marks, *(TickMark(first, last, "", None, label) for label, first, last in hidden))
 
 
 def read_numbers(connection: Connection, stream: int, ticks: range, cells: range) -> FloatArray:
@@ -82,14 +58,20 @@ def read_numbers(connection: Connection, stream: int, ticks: range, cells: range
 
 
 def read_table(
-    connection: Connection, one: Known, after: int, last: int, cells: range | None = None
+    connection: Connection, one: StoredStream, after: int, last: int, cells: range | None = None
 ) -> ReleaseTable:
     """The stored numbers of ticks after+1 … last. There is one label for each number that the store
     has of a tick; of a stream whose ticks are revised, for each lag."""
-    declaration, ticks = one.declaration, range(after + 1, last + 1)
-    revised = declaration.revise_for is not None
-    labels = declaration.released_query.labels if revised else labels_of(connection, one)
-    cells = range(len(labels)) if cells is None else range(len(labels))[cells.start : cells.stop]
+    declaration = one.declaration
+    ticks = range(after + 1, last + 1)
+    if declaration.revise_for is not None:
+        labels = declaration.released_query.labels
+    else:
+        labels = labels_of(connection, one)
+    places = range(len(labels))
+    if cells is not None:
+        places = places[cells.start : cells.stop]
+    cells = places
     numbers = read_numbers(connection, one.id, ticks, cells)
     starts = declaration.schedule.starts_of(after + 1, len(ticks))
     return ReleaseTable(
@@ -98,7 +80,7 @@ def read_table(
 
 
 def read_shown(
-    connection: Connection, one: Known, after: int, last: int, cells: range | None = None
+    connection: Connection, one: StoredStream, after: int, last: int, cells: range | None = None
 ) -> ReleaseTable:
     """The same; of a stream whose ticks are revised, one row for each tick and each time it was
     published."""
@@ -108,7 +90,9 @@ def read_shown(
     table = by_day(
         read_table(connection, one, after, last), wide, one.declaration.schedule.starts_of
     )
-    part = slice(None) if cells is None else slice(cells.start, cells.stop)
+    if cells is None:
+        return table
+    part = slice(cells.start, cells.stop)
     return replace(table, cells=table.cells[part], numbers=table.numbers[:, :, part])
 
 
@@ -153,7 +137,9 @@ def last_link(connection: Connection, row: Any) -> tuple[int, bytes]:
     chain = schema.ticks
     query = select(chain.c.tick, chain.c.hash).where(chain.c.stream == row["id"])
     last = connection.execute(query.order_by(chain.c.tick.desc()).limit(1)).first()
-    return (last.tick, bytes(last.hash)) if last else (0, bytes(row["genesis"]))
+    if last is None:
+        return 0, bytes(row["genesis"])
+    return last.tick, bytes(last.hash)
 
 
 def released_until(connection: Connection, stream: int) -> int:
@@ -192,18 +178,22 @@ def declared(row: Any) -> Settled:
     return Settled.from_dict(written).started(instant_of(row["start"]))
 
 
-def with_late_rules(connection: Connection, one: Known) -> Settled:
+def with_late_rules(connection: Connection, one: StoredStream) -> Settled:
     """The declaration of a stream, which the chain covers, with the rule for late events that holds
     now."""
     text = read_fact(connection, f"late {one.id}")
-    return one.declaration if text is None else one.declaration.with_rules(**json.loads(text))
+    if text is None:
+        return one.declaration
+    return one.declaration.with_rules(**json.loads(text))
 
 
-def labels_of(connection: Connection, one: Known) -> Sequence[str]:
+def labels_of(connection: Connection, one: StoredStream) -> Sequence[str]:
     """What the cells of a stream are called, those included that became public or joined later."""
     keys = public_keys_of(connection, one.id)
     first = one.declaration.declared_query.labels
-    return [*first, *(label for label, _ in keys)] if keys else first
+    if not keys:
+        return first
+    return [*first, *(label for label, _ in keys)]
 
 
 Joined = list[tuple[int, list[Any]]]  # (the last tick before they joined, the keys) of each joining
@@ -212,7 +202,7 @@ Joined = list[tuple[int, list[Any]]]  # (the last tick before they joined, the k
 def read_joined(connection: Connection, stream: int) -> Joined:
     """The keys that have joined a stream, in their order. They are public."""
     text = read_fact(connection, f"joined {stream}")
-    listed = [] if text is None else json.loads(text)
+    listed = json.loads(text or "[]")
     return [
         (after, [tuple(key) if isinstance(key, list) else key for key in keys])
         for after, keys in listed
@@ -235,185 +225,3 @@ def read_values(connection: Connection, stream: int, ticks: range, cells: int) -
         tick, cell = rows[:, :2].astype(np.int64).T
         values[tick - ticks.start, cell] = rows[:, 2]
     return values
-
-
-class StoredReleases:
-    """What streams of a store have released; safe from any number of threads."""
-
-    def __init__(self, database: Database) -> None:
-        self.database = database
-        self._facts: dict[tuple[int, int], StreamFacts] = {}
-
-    def names(self) -> list[str]:
-        with self.database.reading() as connection:
-            return list(
-                connection.execute(
-                    select(schema.streams.c.name).order_by(schema.streams.c.id)
-                ).scalars()
-            )
-
-    def read_releases(
-        self,
-        one: Known,
-        after: int = 0,
-        limit: int = TICKS_PER_PAGE,
-        until: int | None = None,
-        cells: range | None = None,
-    ) -> list[dict[str, Any]]:
-        """What the stream shows at ticks after `after`: at most `limit` of them, none after
-        `until`."""
-        with self.database.reading() as connection:
-            released, labels = released_until(connection, one.id), labels_of(connection, one)
-            marks = read_marks(connection, one.id)
-        until = released if until is None else min(released, until)
-        outputs = (
-            range(len(labels)) if cells is None else range(len(labels))[cells.start : cells.stop]
-        )
-        if not outputs:
-            return []
-        table, reached = self._read_page(one, after, limit, until, labels, outputs)
-        hashes = self.database.read(read_hashes, one.id, after, reached)
-        return described(with_marks(table, marks, one.declaration.main_view), format_utc, hashes)
-
-    def release_tables(self, one: Known, until: int) -> Iterator[ReleaseTable]:
-        """All that the stream shows up to tick `until`, as tables of a bounded size; one at least.
-        Each table is a read of its own: a slow reader holds no view of the database open. Releases
-        never change, so the tables fit together."""
-        with self.database.reading() as connection:
-            labels, marks = labels_of(connection, one), read_marks(connection, one.id)
-        declaration, size, reached = one.declaration, max(1, NUMBERS_PER_TABLE // len(labels)), 0
-        while True:
-            table, reached = self._read_page(one, reached, size, until, labels, range(len(labels)))
-            # in the order in which every door publishes them
-            if declaration.query.publishing.own_ticks:
-                known = len(declaration.query.labels)
-                table = among(table, [*table.cells[:known], *sorted(table.cells[known:])])
-            yield with_marks(table, marks, declaration.main_view)
-            if reached >= until:
-                return
-
-    def _read_page(
-        self, one: Known, after: int, limit: int, until: int, labels: Sequence[str], cells: range
-    ) -> tuple[ReleaseTable, int]:
-        """At most `limit` ticks, or spans of the view that is shown, after tick `after`; the tick
-        that was reached."""
-        declaration, name, schedule = (
-            one.declaration,
-            one.declaration.main_view,
-            one.declaration.schedule,
-        )
-        if declaration.shows_releases:
-            last = max(after, min(after + limit, until))
-            return self.adder(one)(self.database.read(read_shown, one, after, last, cells)), last
-        spans = next_spans(name, schedule, after, until, limit)
-        view = self.view(one, name, spans, labels, cells)
-        table = view_table(view, name, schedule, postprocess=declaration.view_postprocess)
-        return table, int(spans[1][-1]) if len(spans[1]) else until
-
-    def published(self, one: Known, after: int, until: int, cells: range) -> ReleaseTable:
-        """The stored numbers of some cells at ticks after+1 … until."""
-        return self.database.read(read_table, one, after, until, cells)
-
-    def marks(self, stream: int) -> tuple[TickMark, ...]:
-        return self.database.read(read_marks, stream)
-
-    def view(
-        self,
-        one: Known,
-        name: str,
-        spans: tuple[IntArray, IntArray],
-        labels: Sequence[str],
-        outputs: Sequence[int],
-    ) -> View:
-        """A view over spans (after, until), from the numbers at their ends: no other tick is
-        read."""
-        values_at = partial(self.values_at, one.id)
-        facts = self.facts_of(one)
-        if isinstance(facts._errors, RevisedErrors):
-            released = self.database.read(released_until, one.id)
-            guarantee = facts.guarantee_by(one.declaration.tick)
-            return newest_view(facts._errors, name, spans, outputs, values_at, released, guarantee)
-        return view_at(facts, labels, name, spans, outputs, values_at)
-
-    def facts_of(self, one: Known) -> StreamFacts:
-        """The public facts of a stream: its errors follow from them."""
-        joined = self.database.read(read_joined, one.id)
-        known = (one.id, len(joined))
-        if known not in self._facts:
-            self._facts[known] = with_joined(one.declaration.as_declared.build(replay=True), joined)
-        return self._facts[known]
-
-    def values_at(
-        self, stream: int, ticks: Iterable[int], cells: Sequence[int]
-    ) -> dict[int, FloatArray]:
-        """What some cells published at some ticks: an array for each tick, in the order of `cells`.
-        NaN where a tick did not publish a cell: a key that was not public yet."""
-        table, wanted = schema.releases, [int(tick) for tick in ticks if tick > 0]
-        place = {cell: i for i, cell in enumerate(cells)}
-        values = {tick: np.full(len(place), np.nan) for tick in wanted}
-        columns = select(table.c.tick, table.c.cell, table.c.value)
-        # too many to name them: read all cells between
-        some = range(min(place), max(place) + 1) if len(place) > NAMED_AT_ONCE else list(place)
-        with self.database.reading() as connection:
-            for part in in_parts(wanted):
-                where = having(table, stream=stream, tick=part, cell=some)
-                for tick, cell, value in connection.execute(columns.where(where)):
-                    if cell in place:
-                        values[tick][place[cell]] = value
-        return values
-
-    def tables_of(self, name: str) -> tuple[StoredStream, Iterator[ReleaseTable]]:
-        with self.database.reading() as connection:
-            one = find_stream(connection, name)
-            one = one._replace(declaration=with_late_rules(connection, one))
-            until = released_until(connection, one.id)
-        return one, self.release_tables(one, until)
-
-    # -- running totals that go on from another stream (`stream_life.py`) --------------------------
-
-    def carried(self, stream: int) -> CarriedTotals | None:
-        """The running totals that a stream goes on from; None where it starts at zero."""
-        before = self.database.read(read_fact, f"totals {stream}")
-        return None if before is None else self.totals_at_end(int(before))
-
-    def totals_at_end(self, stream: int) -> CarriedTotals:
-        """The running totals that a stream has published last, on top of those that it goes on from
-        itself. While it goes on, and where its history is hidden, they are NaN, so that no sum with
-        them is shown. When it is over, they follow from what is committed and never change."""
-        before = self.carried(stream)
-        with self.database.reading() as connection:
-            row = rows_of(connection, schema.streams, id=stream).mappings().one()
-            facts = json.loads(find(connection, schema.retired, "facts", name=row["name"]) or "{}")
-            one, tick = StoredStream(stream, declared(row)), released_until(connection, stream)
-            hidden = [mark for mark in read_marks(connection, stream) if mark.hides is not None]
-        errors = self.facts_of(one)._errors
-        labels = errors.query.labels
-        table = self.published(one, max(tick - 1, 0), tick, range(len(labels)))
-        # of one tick, or zero
-        values = with_marks(table, hidden, RUNNING).numbers[-1:, 0].sum(axis=0)
-        totals = CarriedTotals.after(errors, tick, values, one.declaration.schedule.begin, before)
-        # it is None after a quarantine
-        over = tick == one.declaration.horizon or facts.get("until") is not None
-        if not over or not facts.get("readable", True) or self.hides(row["name"]):
-            return replace(
-                totals, numbers=np.vstack([np.full(len(labels), np.nan), totals.numbers[1:]])
-            )
-        return totals
-
-    def hides(self, name: str) -> bool:
-        """Whether nobody may read the history of a stream."""
-        return False
-
-    def adder(self, one: Known) -> Callable[[ReleaseTable], ReleaseTable]:
-        """What makes running totals as readers see them of those that are stored."""
-        carried = self.carried(one.id)
-        if carried is None:
-            return lambda table: table
-        return partial(carried.add_to, errors=self.facts_of(one)._errors)
-
-    def last_release(self) -> float | None:
-        """When the last tick of any stream was closed, by the service's clock; None before the
-        first."""
-        with self.database.reading() as connection:
-            moment = connection.execute(select(func.max(schema.ticks.c.closed))).scalar()
-        return None if moment is None else float(moment)

@@ -34,8 +34,7 @@ from evercount.store.database import change, find, remove, rows_of, write_fact
 from evercount.store.declare_stream import MOST_CELLS, BeforeCommit
 from evercount.store.open_stream import (
     HISTORY,
-    AnyStream,
-    EndedStream,
+    StoredStream,
     Totals,
     pack_totals,
     unpack_totals,
@@ -59,12 +58,13 @@ def join_keys(store: Store, name: str, keys: Sequence[Any]) -> list[str]:
         The labels of the keys that have joined.
     """
     live = store.find(name)
-    if live.cut is not None:
+    if live.shards is not None:
         raise ParameterError(
             f"the cells of {name!r} are cut into shards, which keys cannot join: declare a "
             "successor"
         )
-    known, after = set(live.stream.labels), live.stream.tick
+    labels = set(live.stream.labels)
+    after = live.stream.tick
     try:
         new = live.stream.add_keys(keys)
         query = live.stream.query
@@ -75,10 +75,8 @@ def join_keys(store: Store, name: str, keys: Sequence[Any]) -> list[str]:
         blob = live.stream.snapshot()
         if new:
             with store.database.transaction() as connection:
-                before, joining = (
-                    read_joined(connection, live.id),
-                    [key for key in keys if label_of(key) not in known],
-                )
+                before = read_joined(connection, live.id)
+                joining = [key for key in keys if label_of(key) not in labels]
                 write_fact(connection, f"joined {live.id}", json.dumps([*before, (after, joining)]))
                 live.write_state(connection, after, blob)
                 live.write_totals(connection, live.open_tick, _widened(live.totals, query.cells))
@@ -86,17 +84,24 @@ def join_keys(store: Store, name: str, keys: Sequence[Any]) -> list[str]:
     except BaseException:
         live.stream = Stream.restore(live.blob, live.declaration.period_of)
         raise
-    hidden, last = _hidden_of(live), live.open_tick - 1
-    if again := {label_of(key) for key in keys} & {
-        label for label, _, until in hidden if until == FOR_EVER
-    }:
-        ended = [
-            (label, first, last if label in again else until) for label, first, until in hidden
-        ]
-        _write_hidden(store, live, [one for one in ended if one[1] <= one[2]])
+    again = _show_again(store, live, {label_of(key) for key in keys})
     live.totals = _widened(live.totals, query.cells)
-    live.blob, live.encoder, live.declaration = blob, None, live.declaration.with_query(query)
-    return [*new, *sorted(again)]
+    live.blob = blob
+    live.encoder = None
+    live.declaration = live.declaration.with_query(query)
+    return [*new, *again]
+
+
+def _show_again(store: Store, live: LiveStream, labels: set[str]) -> list[str]:
+    """Show hidden keys from the open tick on; returns those of the labels that were hidden."""
+    hidden = _hidden_of(live)
+    again = labels & {label for label, _, until in hidden if until == FOR_EVER}
+    if not again:
+        return []
+    last = live.open_tick - 1
+    rest = [(label, first, last if label in again else until) for label, first, until in hidden]
+    _write_hidden(store, live, [one for one in rest if one[1] <= one[2]])
+    return sorted(again)
 
 
 def hide_keys(store: Store, name: str, labels: Sequence[str]) -> list[str]:
@@ -106,16 +111,16 @@ def hide_keys(store: Store, name: str, labels: Sequence[str]) -> list[str]:
     Test: tests/store/test_store_join_keys.py::test_removed_keys_are_not_shown.
     """
     live = store.find(name)
-    gone = {label for label, _, last in _hidden_of(live) if last == FOR_EVER}
+    hidden = {label for label, _, last in _hidden_of(live) if last == FOR_EVER}
     if unknown := [label for label in labels if label not in live.labels]:
         raise ParameterError(
             f"there is no key {', '.join(map(repr, unknown))} in the list of this stream"
         )
     if live.declaration.query.discovery is not None:
         raise ParameterError("unlisted keys appear by themselves and cannot be removed")
-    if not set(live.labels) - gone - set(labels):
+    if not set(live.labels) - hidden - set(labels):
         raise ParameterError("nothing would be left to show; end the stream instead")
-    new = [label for label in labels if label not in gone]
+    new = [label for label in labels if label not in hidden]
     _write_hidden(
         store, live, [*_hidden_of(live), *((label, live.open_tick, FOR_EVER) for label in new)]
     )
@@ -137,8 +142,9 @@ def _widened(totals: Totals, cells: int) -> Totals:
 
 
 def _widen_counted(connection: Connection, live: LiveStream, cells: int) -> None:
-    """Totals of open ticks that are stored have a place for each cell."""
-    table, old = schema.counted_totals, len(live.totals)
+    """Give the stored totals of open ticks a place for each cell."""
+    table = schema.counted_totals
+    old = len(live.totals)
     for tick, stored in rows_of(connection, table, "tick", "sealed", stream=live.id).all():
         totals = unpack_totals(live.unseal(stored, "counted", tick), old)
         sealed = live.seal(pack_totals(_widened(totals, cells)), "counted", tick)
@@ -153,38 +159,46 @@ def mark_ticks(store: Store, name: str, mark: TickMark) -> TickMark:
     `tests/store/test_tick_marks.py::test_neighbours_stay_neighbours`,
     ::test_missing_ticks_count_nothing.
     """
-    live, known = store.streams.get(name), store.find_any(name)
-    check_mark(known.declaration, mark, len(known.marks))
-    if mark in known.marks:
+    stream = store.find_any(name)
+    check_mark(stream.declaration, mark, len(stream.marks))
+    if mark in stream.marks:
         return mark  # a retry
     if mark.missing is not None:
-        if known.declaration.revise_for is not None:
-            raise ParameterError(
-                "a tick that is revised cannot be missing: its events may still come. Write a note"
-            )
-        if live is None or mark.first < live.open_tick:
-            raise AlreadyReleased(
-                f"tick {mark.first} of {name!r} is closed, and what is released stays released: "
-                "write a note on it; only ticks that are still open can be declared missing"
-            )
-        if any(
-            one.missing and one.first <= mark.last and mark.first <= one.last for one in known.marks
-        ):
-            raise Conflict("some of these ticks are declared missing already: name the others only")
-        if mark.missing == NEXT and live.declaration.budget.unit == "user":
-            raise ParameterError(
-                "events of persons are capped tick by tick, so those of a missing tick cannot move "
-                "to another one: drop them"
-            )
+        _check_missing(stream, mark)
     with store.database.transaction() as connection:
-        row = {"stream": known.id, "number": len(known.marks), "made": time.time()}
-        said = {"first": mark.first, "last": mark.last, "missing": mark.missing, "text": mark.text}
-        connection.execute(insert(schema.tick_marks).values(**row, **said))
-    if live is not None:
-        live.marks = (*live.marks, mark)
-    else:
-        store.ended[name] = replace(store.ended[name], marks=(*known.marks, mark))
+        numbers = rows_of(connection, schema.tick_marks, "number", stream=stream.id).scalars()
+        number = 1 + max(numbers, default=-1)
+        row = {"stream": stream.id, "number": number, "made": time.time()}
+        fields = {
+            "first": mark.first,
+            "last": mark.last,
+            "missing": mark.missing,
+            "text": mark.text,
+        }
+        connection.execute(insert(schema.tick_marks).values(**row, **fields))
+    stream.marks = (*stream.marks, mark)
     return mark
+
+
+def _check_missing(stream: StoredStream, mark: TickMark) -> None:
+    """Refuse to declare ticks missing that are closed, may be revised, or are missing already."""
+    if stream.declaration.revise_for is not None:
+        raise ParameterError(
+            "a tick that is revised cannot be missing: its events may still come. Write a note"
+        )
+    if stream.live is None or mark.first < stream.live.open_tick:
+        raise AlreadyReleased(
+            f"tick {mark.first} of {stream.name!r} is closed, and what is released stays released: "
+            "write a note on it; only ticks that are still open can be declared missing"
+        )
+    missing = [one for one in stream.marks if one.missing]
+    if any(one.first <= mark.last and mark.first <= one.last for one in missing):
+        raise Conflict("some of these ticks are declared missing already: name the others only")
+    if mark.missing == NEXT and stream.declaration.budget.unit == "user":
+        raise ParameterError(
+            "events of persons are capped tick by tick, so those of a missing tick cannot move "
+            "to another one: drop them"
+        )
 
 
 NUMBERED = re.compile(r"(.*[._-])([0-9]{1,9})")
@@ -222,7 +236,7 @@ def renew_stream(
     events, and for persons in periods that the horizon does not cut, both together cost the larger
     of the two, which the ledger of the store states; for other persons the sum. A cap of the store
     refuses what goes beyond it. With `carry_totals` its running totals are shown on top of the last
-    ones of the old stream (`StoredReleases.carried`), which is post-processing. Proof:
+    ones of the old stream (`Reading.carried`), which is post-processing. Proof:
     `privacy/composition.proof.md`, section 8. Tests: tests/store/test_store_renew.py and
     tests/store/test_store_periods.py.
     """
@@ -231,21 +245,17 @@ def renew_stream(
     if carry_totals:
         check_carries(declaration.query, declaration.stream_postprocess, declaration.revise_for)
     if live.successor is not None:
-        heir = store.streams.get(live.successor)
-        asked = (
-            new_name or live.successor,
-            horizon or (heir and heir.declaration.horizon),
-            carry_totals,
-        )
-        if heir is None or asked != (
-            heir.name,
-            heir.declaration.horizon,
-            store.carried(heir.id) is not None,
+        successor = store.streams.get(live.successor)
+        if (
+            successor is None
+            or (new_name or successor.name) != successor.name
+            or (horizon or successor.declaration.horizon) != successor.declaration.horizon
+            or carry_totals != (store.carried(successor.id) is not None)
         ):
             raise Conflict(f"stream {name!r} is already renewed: {live.successor!r} continues it")
-        return heir
+        return successor
     following = declaration.renewed(horizon, new_name or next_name(name))
-    heir = store.declare(
+    successor = store.declare(
         following,
         now,
         waits_for=live.waiting or HISTORY,
@@ -253,11 +263,12 @@ def renew_stream(
         before_commit=before_commit,
     )
     with store.database.transaction() as connection:
-        connection.execute(insert(schema.renewals).values(stream=live.id, successor=heir.name))
+        connection.execute(insert(schema.renewals).values(stream=live.id, successor=successor.name))
         if carry_totals:
-            write_fact(connection, f"totals {heir.id}", str(live.id))
-    live.successor, heir.follows = heir.name, True
-    return heir
+            write_fact(connection, f"totals {successor.id}", str(live.id))
+    live.successor = successor.name
+    successor.follows = True
+    return successor
 
 
 def last_of_renewals(store: Store, name: str) -> LiveStream:
@@ -315,13 +326,16 @@ Then {successor!r} is declared in the same way, with a new secret, from tick 1 o
 
 
 def explain(store: Store, name: str, now: float, successor: str | None) -> str:
-    known = store.find_any(name)
-    text = EXPLANATION.format(name=name, guarantee=known.guarantee)
+    """Return what retiring a stream means, for the operator who is about to do it."""
+    stream = store.find_any(name)
+    text = EXPLANATION.format(name=name, guarantee=stream.guarantee)
     if successor is None:
         return text
-    lines = store.database.read(read_spendings, {name: _until(known)})
+    lines = store.database.read(read_spendings, {name: _until(stream)})
     cost = next(line.cost for line in lines if line.stream == name)
-    during = None if cost.during is None else successor_of(known.declaration, successor, now).during
+    during = None
+    if cost.during is not None:
+        during = successor_of(stream.declaration, successor, now).during
     try:
         together = (
             f"Both together keep {stated_promise(compose([cost, replace(cost, during=during)]))}."
@@ -335,7 +349,7 @@ def explain(store: Store, name: str, now: float, successor: str | None) -> str:
 
 def retire_stream(
     store: Store, name: str, now: float, *, reason: str = "", successor: str | None = None
-) -> tuple[EndedStream, LiveStream | None]:
+) -> tuple[StoredStream, LiveStream | None]:
     """Retire a stream, live or in quarantine, and declare its successor if one is named.
 
     Everything that can refuse the successor is checked before anything is changed. If the program
@@ -347,61 +361,64 @@ def retire_stream(
     `tests/store/test_store_retire.py::test_nothing_of_a_retired_stream_is_left_to_release`,
     `tests/store/test_store_retire.py::test_the_noise_of_a_retired_stream_is_never_used_again`.
     """
-    ended, known = store.ended.get(name), store.find_any(name)
+    ended = store.ended.get(name)
+    stream = store.find_any(name)
     if len(reason) > LONGEST_REASON:
         raise ParameterError(f"the reason has at most {LONGEST_REASON} characters")
     if reason:
         check_public_text("reason", reason)
-    following = None if successor is None else successor_of(known.declaration, successor, now)
-    if following is not None:
-        _check_successor(store, ended, following, {name: _until(known)})
+    following = None
+    if successor is not None:
+        following = successor_of(stream.declaration, successor, now)
+        _check_successor(store, ended, following, {name: _until(stream)})
     if ended is None or ended.ending != "retired":
-        ended = _retire(store, known, reason or "retired by the operator", _until(known))
+        ended = _retire(store, stream, reason or "retired by the operator", _until(stream))
     if following is None:
         return ended, None
     # it may be there after an interruption
-    heir = store.streams.get(following.name) or store.declare(following, now)
+    new_stream = store.streams.get(following.name) or store.declare(following, now)
     with store.database.transaction() as connection:
         change(connection, schema.retired, {"successor": following.name}, name=name)
     ended = store.ended[name] = replace(ended, successor=following.name)
-    return ended, heir
+    return ended, new_stream
 
 
 def successor_of(declaration: Settled, name: str, now: float) -> Settled:
     """The same declaration under another name; one whose start has passed begins with the tick that
     holds now."""
-    schedule, instant = declaration.schedule, instant_of(now)
+    schedule = declaration.schedule
+    instant = instant_of(now)
     if schedule.begin <= instant:
-        schedule = replace(
-            schedule,
-            start=None if schedule.manual else schedule.start_of(schedule.tick_of(instant)),
-        )
+        start = None
+        if not schedule.manual:
+            start = schedule.start_of(schedule.tick_of(instant))
+        schedule = replace(schedule, start=start)
     return replace(declaration, name=name).with_schedule(schedule)
 
 
-def _until(known: AnyStream) -> int | None:
-    """The instant from which on the stream has published nothing; None where that is not known. A
-    stream in quarantine has published more than this copy of the database knows."""
-    schedule = known.declaration.schedule
-    return (
-        None
-        if isinstance(known, EndedStream) or schedule.manual
-        else schedule.start_of(known.open_tick)
-    )
+def _until(stream: StoredStream) -> int | None:
+    """Return the instant from which on the stream has published nothing; None where that is not
+    certain. A stream in quarantine has published more than this copy of the database holds."""
+    schedule = stream.declaration.schedule
+    if stream.live is None or schedule.manual:
+        return None
+    return schedule.start_of(stream.live.open_tick)
 
 
 def _check_successor(
-    store: Store, ended: EndedStream | None, following: Settled, ending: dict[str, int | None]
+    store: Store, ended: StoredStream | None, following: Settled, ending: dict[str, int | None]
 ) -> None:
+    """Refuse a successor whose name is taken or whose cost goes beyond the cap, unless it was
+    declared before an interruption."""
     if ended is not None and ended.ending == "retired":
         if ended.successor not in (None, following.name):
             raise Conflict(
                 f"stream {ended.name!r} is retired already, and its successor is "
                 f"{ended.successor!r}"
             )
-        heir = store.streams.get(following.name)
-        if heir is not None and declares_again(heir.declaration, following.unstarted()):
-            return  # it was declared before an interruption
+        existing = store.streams.get(following.name)
+        if existing is not None and declares_again(existing.declaration, following.unstarted()):
+            return
     if following.name in store.streams or store.name_is_spent(following.name):
         raise Conflict(
             f"there is a stream {following.name!r} already: choose another name for the successor"
@@ -412,28 +429,33 @@ def _check_successor(
     refuse_beyond_cap(store.database, line, ending if ended is None else None)
 
 
-def retire_moved(store: Store, live: LiveStream, reason: str) -> EndedStream:
+def retire_moved(store: Store, live: LiveStream, reason: str) -> StoredStream:
     """Retire a stream that goes on elsewhere. It is charged in full: it counts what happens after
     its last tick here, too."""
     return _retire(store, live, reason, None)
 
 
-def _retire(store: Store, known: AnyStream, reason: str, until: int | None) -> EndedStream:
-    live = store.streams.get(known.name)
+def _retire(store: Store, stream: StoredStream, reason: str, until: int | None) -> StoredStream:
+    """Delete all that could release another number of the stream, and keep its history. It has
+    published nothing from the instant `until` on."""
+    name = stream.name
+    live = stream.live
     if live is not None and live.ahead is not None:
         wait([live.ahead])
-    facts = {"guarantee": known.guarantee, "readable": known.readable, "until": until}
+    facts = {"guarantee": stream.guarantee, "readable": stream.readable, "until": until}
     with store.database.transaction() as connection:
-        row = {"name": known.name, "stream": known.id, "moment": time.time(), "reason": reason}
+        row = {"name": name, "stream": stream.id, "moment": time.time(), "reason": reason}
         connection.execute(insert(schema.retired).values(**row, facts=json.dumps(facts)))
         for table in SECRET_TABLES:
-            remove(connection, table, stream=known.id)
-    if isinstance(known, EndedStream):
-        ended = replace(known, ending="retired", reason=reason)
+            remove(connection, table, stream=stream.id)
+    if live is None:
+        ended = replace(stream, ending="retired", reason=reason)
     else:
-        ended = store.streams.pop(known.name).ended("retired", reason)
-    store.ended[known.name] = ended
-    store.heads.retire(known.name, *store.current_head().streams[known.name])
+        ended = live.end("retired", reason)
+        del store.streams[name]
+    store.ended[name] = ended
+    tick, digest = store.current_head().streams[name]
+    store.heads.retire(name, tick, digest)
     store.write_head()
     store.database.checkpoint()
     return ended

@@ -15,23 +15,24 @@ from typing import Any, NoReturn
 import numpy as np
 from sqlalchemy import Connection, delete
 
+from evercount.engine.arrivals import Arrivals
 from evercount.engine.close_ticks import TickEvents, TickTotals, close_ticks
 from evercount.engine.release_table import ReleaseTable
 from evercount.engine.stream import Stream
 from evercount.errors import Conflict, EvercountError, ParameterError, StoreError, StreamStopped
 from evercount.noise import Secret, random_bytes
 from evercount.store import schema
-from evercount.store.accept_totals import CountedBatch, take_batch
-from evercount.store.closing_ticks import ClosingTicks, NextTicks, Run, close_by_shards, make_ready
-from evercount.store.commit_batches import Group
+from evercount.store.accept_totals import SourceBatch, take_batch
+from evercount.store.closing_ticks import ClosingTicks, DueTicks, Run, close_by_shards, make_ready
+from evercount.store.commit_batches import GroupCommit
 from evercount.store.database import Database, read_fact, remove, rows_of, write_fact
 from evercount.store.declare_stream import declare_stream, load_live, load_retired
 from evercount.store.named_events import ticks_at_a_time
-from evercount.store.open_stream import FILES, Accepted, AnyStream, Batch, EndedStream, LiveStream
+from evercount.store.open_stream import FILES, Accepted, Batch, LiveStream, StoredStream
 from evercount.store.reader import PROBE, Reading, open_sealer, read_identity
 from evercount.store.rollback_guard import (
     HeadFile,
-    HeadKeeper,
+    HeadWriter,
     default_path,
     keep_lost_spending,
     quarantine,
@@ -68,10 +69,14 @@ class NoiseAhead:
         self._new_keys = ThreadPoolExecutor(4, "evercount-new-keys")
 
     def draw_block(self, live: LiveStream) -> None:
-        threads = self._new_keys if live.declaration.query.discovery is not None else self._blocks
-        live.ahead = (
-            None if live.finished or live.cut is not None else threads.submit(live.stream.prepare)
-        )
+        """Begin to draw the noise of the next ticks."""
+        live.ahead = None
+        if live.finished or live.shards is not None:
+            return
+        threads = self._blocks
+        if live.declaration.query.discovery is not None:
+            threads = self._new_keys
+        live.ahead = threads.submit(live.stream.prepare)
 
     def draw_new_keys(self, live: LiveStream) -> None:
         """Begin to draw the noise of the keys that the open tick has brought."""
@@ -83,12 +88,14 @@ class NoiseAhead:
             live.looked_at = len(live.events)
             live.ahead = self._new_keys.submit(live.stream.prepare, list(live.events))
 
-    def under_way(self, live: LiveStream) -> Future[Any] | None:
-        """What has to end before `close_ticks` of this stream is quick: noise that is drawn outside
-        the writer. With very many new keys at a late tick it takes longer than clients of other
-        streams may wait."""
+    def pending_noise(self, live: LiveStream) -> Future[Any] | None:
+        """Noise that is being drawn outside the writer, if any: until it is there `close_ticks` of
+        this stream is not quick. With very many new keys at a late tick it takes longer than
+        clients of other streams may wait."""
         self.draw_new_keys(live)
-        return None if live.ahead is None or live.ahead.done() else live.ahead
+        if live.ahead is None or live.ahead.done():
+            return None
+        return live.ahead
 
     def close(self) -> None:
         self._blocks.shutdown(cancel_futures=True)
@@ -125,6 +132,7 @@ class Store(Reading):
             raise
 
     def _load(self) -> None:
+        """Bring memory to what the database holds; streams that must not go on are in `ended`."""
         self.database.migrate()
         with self.database.transaction() as connection:
             if read_fact(connection, "identity") is None:
@@ -137,7 +145,7 @@ class Store(Reading):
         quarantined = self.check_head(self.head)
         keep_lost_spending(self, self.head, [one for one in quarantined.values() if one.lost])
         streams: dict[str, LiveStream] = {}
-        ended: dict[str, EndedStream] = {}
+        ended: dict[str, StoredStream] = {}
         with self.database.reading() as connection:
             retired = retired_rows(connection)
             for row in rows_of(connection, schema.streams, order="id").mappings():
@@ -152,9 +160,10 @@ class Store(Reading):
                 streams[name] = live
                 self.noise_ahead.draw_block(live)
         # at once: readers see the streams of before or of now, never a part of them
-        self.streams, self.ended = streams, ended
+        self.streams = streams
+        self.ended = ended
         lost = frozenset(name for name, row in retired.items() if row["stream"] is None)
-        self.heads = HeadKeeper(self.head, self, ended, lost)
+        self.heads = HeadWriter(self.head, self, ended, lost)
         self.write_head()
 
     def recover(self) -> None:
@@ -202,18 +211,20 @@ class Store(Reading):
             live.waiting = None
         return live
 
-    def find_any(self, name: str) -> AnyStream:
-        known = self.streams.get(name) or self.ended.get(name)
-        if known is None:
+    def find_any(self, name: str) -> StoredStream:
+        stream = self.streams.get(name) or self.ended.get(name)
+        if stream is None:
             raise ParameterError(f"the store has no stream {name!r}")
-        return known
+        return stream
 
     def find(self, name: str) -> LiveStream:
         """The stream of that name that can go on; StreamStopped if it is over."""
-        known = None if name in self.heads.lost else self.find_any(name)
-        if not isinstance(known, LiveStream):
+        live = None
+        if name not in self.heads.lost:
+            live = self.find_any(name).live
+        if live is None:
             raise StreamStopped(f"stream {name!r} has ended and takes no events")
-        return known
+        return live
 
     # -- events ------------------------------------------------------------------------------------
 
@@ -222,7 +233,7 @@ class Store(Reading):
         committed."""
         try:
             with self.database.transaction() as connection:
-                group = Group(self.streams, connection, now)
+                group = GroupCommit(self.streams, connection, now)
                 answers = group.add_all(batches)
                 group.write()
         except BaseException:
@@ -237,13 +248,13 @@ class Store(Reading):
                 self.noise_ahead.draw_new_keys(live)
         return answers
 
-    def accept_totals(self, name: str, batch: CountedBatch) -> bool:
-        """Commit totals that were counted elsewhere; False if this batch was committed before."""
+    def accept_totals(self, name: str, batch: SourceBatch, arrivals: Arrivals) -> bool:
+        """Commit what was counted elsewhere; False if this batch was committed before."""
         live = self.find(name)
         with self.database.transaction() as connection:
-            taken = take_batch(connection, live, batch)
+            new = take_batch(connection, live, batch, arrivals)
         live.counted = True
-        return taken
+        return new
 
     # -- ticks -------------------------------------------------------------------------------------
 
@@ -255,15 +266,15 @@ class Store(Reading):
         process (`closing_ticks.py`)."""
         if live.finished:
             raise live.over()
-        if live.cut is not None:
-            close_by_shards(self, live, live.cut, count, closed_at, run)
+        if live.shards is not None:
+            close_by_shards(self, live, live.shards, count, closed_at, run)
             return
         count = min(make_ready(self, live, count), max(1, NUMBERS_PER_COMMIT // len(live.labels)))
         if live.counted and live.declaration.remembers:
             count = self.database.read(
                 ticks_at_a_time, live.id, range(live.open_tick, live.open_tick + count)
             )
-        self._release(live, closed_at, lambda connection: NextTicks.stored(connection, live, count))
+        self._release(live, closed_at, lambda connection: DueTicks.stored(connection, live, count))
         self.noise_ahead.draw_block(live)
 
     def close_given(
@@ -281,13 +292,13 @@ class Store(Reading):
         tests/files/test_run_state.py::test_killed_at_every_step_into_a_store.
         """
         live.check_not_moving()
-        self._release(live, closed_at, lambda _: NextTicks.given(live, given), publish, also)
+        self._release(live, closed_at, lambda _: DueTicks.given(live, given), publish, also)
 
     def _release(
         self,
         live: LiveStream,
         closed_at: float,
-        read: Callable[[Connection], NextTicks],
+        read: Callable[[Connection], DueTicks],
         publish: Callable[[Iterator[ReleaseTable]], object] = exhaust,
         also: Callable[[Connection], object] | None = None,
     ) -> None:
@@ -298,29 +309,23 @@ class Store(Reading):
         closing = ClosingTicks(live.head, live.labels)
         try:
             with self.database.transaction() as connection:
-                following = read(connection)
+                due = read(connection)
                 starts = live.declaration.schedule.starts_of
-                tables = close_ticks(live.stream, following.totals, starts)
+                tables = close_ticks(live.stream, due.totals, starts)
                 publish(closing.written(connection, live, tables, closed_at))
                 blob = live.stream.snapshot()
                 live.write_state(connection, live.stream.tick, blob)
-                following.write(connection, live, live.stream.tick)
+                due.write(connection, live, live.stream.tick)
                 self._forget_batches(connection)
                 if also is not None:
                     also(connection)
         except BaseException as error:
-            live.stream, live.encoder = Stream.restore(live.blob, live.declaration.period_of), None
+            live.stream = Stream.restore(live.blob, live.declaration.period_of)
+            live.encoder = None
             if isinstance(error, EvercountError) and not isinstance(error, StoreError):
                 live.stopped = "the tick cannot be released; see the log of the service"
             raise
-        live.blob, live.head, live.labels = blob, closing.head, closing.labels
-        live.totals, live.events = following.moved_sums, following.moved_events
-        live.groups, live.looked_at, live.encoder, live.closed = (
-            int(bool(live.events)),
-            0,
-            None,
-            live.stream.tick,
-        )
+        live.take_over(blob, closing.head, closing.labels, due.moved_sums, due.moved_events)
         self.write_head(live)
 
     def hides(self, name: str) -> bool:
@@ -348,13 +353,15 @@ class WatchedStore(Store):
         self.key = None
         self.noise_ahead = NoiseAhead()
         self.streams: dict[str, LiveStream] = {}
-        self.ended: dict[str, EndedStream] = {}
+        self.ended: dict[str, StoredStream] = {}
         try:
             self.database.read(schema.check_schema)
             self.sealer = Sealer(None, self.database.read(read_identity))
             self.head = HeadFile(head or default_path(self.database))
-            differing = {} if self.head.read() is None else self.check_head(self.head)
-            self._hidden = {name: why for name, why in differing.items() if not why.readable}
+            self._hidden = {}
+            if self.head.read() is not None:
+                differing = self.check_head(self.head)
+                self._hidden = {name: why for name, why in differing.items() if not why.readable}
             self.look()
         except BaseException:
             self.database.close()
@@ -372,43 +379,45 @@ class WatchedStore(Store):
                 one.stream: one.reason for one in rows_of(connection, schema.waiting_streams)
             }
             for row in rows_of(connection, schema.streams, order="id").mappings().all():
-                name, number = row["name"], row["id"]
+                name = row["name"]
+                number = row["id"]
                 if name in retired:
                     self.ended[name] = load_retired(connection, row, retired[name], False)
                     self.streams.pop(name, None)
                 if name in self.ended:
                     continue
-                known, tick = self.streams.get(name), released_until(connection, number)
-                live = known or _watched(row, tick, self.sealer)
-                if known is None and name in self._hidden:
+                new = name not in self.streams
+                tick = released_until(connection, number)
+                live = _watched(row, tick, self.sealer) if new else self.streams[name]
+                if new and name in self._hidden:
                     self.ended[name] = quarantine(live, self._hidden[name])
                     continue
-                live.declaration, live.marks = (
-                    with_late_rules(connection, live),
-                    read_marks(connection, number),
-                )
+                live.declaration = with_late_rules(connection, live)
+                live.marks = read_marks(connection, number)
                 live.waiting = waiting.get(number)
-                if known is None or live.closed < tick:
-                    live.labels, live.closed = labels_of(connection, live), tick
-                    news += [] if known is None else [name]
+                if not new and live.closed < tick:
+                    news.append(name)
+                if new or live.closed < tick:
+                    live.labels = labels_of(connection, live)
+                    live.closed = tick
                 self.streams[name] = live
         return news
 
 
 def _watched(row: Any, tick: int, sealer: Sealer) -> LiveStream:
-    """A stream that gives public facts only: its secret is not the one of the stream, and it is
-    never stepped."""
-    declaration, secret = declared(row), Secret.generate()
+    """Make a stream that gives public facts only: its secret is not the one of the stream, and it
+    is never stepped."""
+    declaration = declared(row)
+    secret = Secret.generate()
     stream = declaration.build(secret=secret, inherited_caps={})
-    totals = np.zeros(stream.query.cells, np.int64)
     return LiveStream(
         row["id"],
         declaration,
-        secret,
-        sealer,
-        stream,
-        b"",
-        bytes(row["genesis"]),
-        totals,
-        closed=tick,
+        tick,
+        secret=secret,
+        sealer=sealer,
+        stream=stream,
+        blob=b"",
+        head=bytes(row["genesis"]),
+        totals=np.zeros(stream.query.cells, np.int64),
     )

@@ -1,10 +1,10 @@
-"""What each user of a stream has used of the caps: read when asked for, written with what changes
+"""What each person of a stream has used of the caps: read when needed, written with what changes
 it.
 
-The table `users` has a row for each user where a service counts a few events at a time
-(`KnownUsers`), or blocks of many users where totals are counted elsewhere (`ManyUsers`): a row of
-its own for each of a million users of a tick would take longer than to count their events. Each of
-the two takes over what the other has left.
+The table `users` has a row for each person where a service counts a few events at a time
+(`PersonCaps`), or blocks of many persons where totals are counted elsewhere (`CapBlocks`): a row of
+its own for each of a million persons of a tick would take longer than to count their events. Each
+of the two takes over what the other has left.
 """
 
 from __future__ import annotations
@@ -36,56 +36,60 @@ DAY_BYTES = 8
 BLOCK_KEYS = 2**32
 
 
-class Block(NamedTuple):
-    """Users in the order of their hashes, with what each has used: a row of `Used`. `number` is
-    None before it is written, and for users that have rows of their own."""
+class CapBlock(NamedTuple):
+    """Persons in the order of their hashes, with what each has used: a row of `Used`. `number` is
+    None before it is written, and for persons that have rows of their own."""
 
     number: int | None
     user: AnyArray
     used: IntArray
 
-    def under(self, newer: Block) -> Block:
-        """Both together; where they differ, `newer` is true."""
-        # the first place of a user is in `newer`, if it has one there
+    def under(self, newer: CapBlock) -> CapBlock:
+        """Return both together; where they differ, `newer` is true."""
+        # the first place of a person is in `newer`, if it has one there
         user, first = np.unique(np.concatenate([newer.user, self.user]), return_index=True)
-        return Block(None, user, np.concatenate([newer.used, self.used])[first])
+        return CapBlock(None, user, np.concatenate([newer.used, self.used])[first])
 
     def find(self, wanted: AnyArray) -> IntArray:
-        """The place of each hash, −1 for those that are not there."""
+        """Return the place of each hash, −1 for those that are not there."""
         if not len(self.user):
             return np.full(len(wanted), -1)
         place = np.minimum(np.searchsorted(self.user, wanted), len(self.user) - 1)
         return np.where(self.user[place] == wanted, place, -1)
 
 
-class ManyUsers:
-    """The entries of one stream for many users at a time; what changed is kept apart until
+class CapBlocks:
+    """The caps of one stream for many persons at a time; what changed is kept apart until
     `write`."""
 
     def __init__(self, stream: int, sealer: Sealer) -> None:
-        self._stream, self._sealer = stream, sealer
-        self._stored: list[Block] | None = None
-        self._fresh: list[Block] = []
+        self._stream = stream
+        self._sealer = sealer
+        self._stored: list[CapBlock] | None = None
+        self._fresh: list[CapBlock] = []
         self._forgot = False
 
     def read(self, connection: Connection, wanted: AnyArray) -> IntArray:
         if self._stored is None:
-            self._stored = _read_all(connection, self._stream, self._sealer)
+            self._stored = _read_blocks(connection, self._stream, self._sealer)
         used = np.zeros((len(wanted), len(NO_USE)), np.int64)
         missing = np.arange(len(wanted))
         for block in reversed((*self._stored, *self._fresh)):
             place = block.find(wanted[missing])
-            found = place >= 0
-            used[missing[found]] = block.used[place[found]]
-            missing = missing[~found]
+            matches = place >= 0
+            used[missing[matches]] = block.used[place[matches]]
+            missing = missing[~matches]
         return used
 
     def change(self, user: AnyArray, used: IntArray) -> None:
-        """`user` is sorted, and no two are equal."""
-        self._fresh.append(Block(None, user, used))
+        """Take in what persons have used; `user` is sorted, and no two are equal."""
+        self._fresh.append(CapBlock(None, user, used))
 
     def forget(self) -> None:
-        self._stored, self._fresh, self._forgot = [], [], True
+        """Let every person begin anew, as at the end of a period."""
+        self._stored = []
+        self._fresh = []
+        self._forgot = True
 
     def write(self, connection: Connection) -> None:
         """Write what changed as one more block, with the blocks before it that are not much larger.
@@ -97,35 +101,38 @@ class ManyUsers:
             remove(connection, users, stream=self._stream)
         if not self._fresh:
             return
-        new = reduce(Block.under, self._fresh)
+        new = reduce(CapBlock.under, self._fresh)
         replaced: list[bytes] = []
         while stored and (rows or len(stored[-1].user) <= 2 * len(new.user)):
             block = stored.pop()
             new = block.under(new)
-            replaced += [] if block.number is None else [_key(block.number)]
+            if block.number is not None:
+                replaced.append(_key(block.number))
         if rows:
             remove(connection, users, stream=self._stream)
         elif replaced:
             remove(connection, users, stream=self._stream, user=replaced)
         key = _key(1 + max((block.number or 0 for block in stored), default=0))
         content = np.empty(len(new.user), BLOCK)
-        content["user"], content["used"] = new.user, new.used
+        content["user"] = new.user
+        content["used"] = new.used
         sealed = self._sealer.seal(content.tobytes(), "users", self._stream, 0, key)
         insert_rows(connection, users, [(self._stream, key, sealed)])
 
 
-class KnownUsers:
-    """The entries of one stream, by the keyed hash of a user; what changed is kept apart until
+class PersonCaps:
+    """The caps of one stream, by the keyed hash of a person; what changed is kept apart until
     `write`."""
 
     def __init__(self, stream: int, sealer: Sealer) -> None:
-        self._stream, self._sealer = stream, sealer
+        self._stream = stream
+        self._sealer = sealer
         self._used: dict[bytes, Used] = {}
         self._changed: set[bytes] = set()
-        self._rows = False  # whether no user is in a block
+        self._rows = False  # whether no person is in a block
 
     def read(self, connection: Connection, wanted: Collection[bytes]) -> dict[bytes, Used]:
-        """In the transaction that writes: blocks become rows."""
+        """Return what persons have used, in the transaction that writes: blocks become rows."""
         if not self._rows:
             _split_blocks(connection, self._stream, self._sealer)
             self._rows = True
@@ -144,14 +151,15 @@ class KnownUsers:
         replace_rows(connection, users, rows)
 
 
-def forget_users(connection: Connection, live: LiveStream, closing: range) -> None:
-    """Forget the users of a period, or of a revised tick, that ends with one of the ticks that are
-    about to close.
+def forget_caps(connection: Connection, live: LiveStream, closing: range) -> None:
+    """Forget what persons have used in a period, or for a revised tick, that ends with one of the
+    ticks that are about to close.
 
     **Guarantee.** No cap looks at them any more. Test:
     tests/contracts/test_late_rules.py::test_every_door_publishes_the_same_table.
     """
-    caps, revise_for = live.declaration.user_caps, live.declaration.revise_for
+    caps = live.declaration.user_caps
+    revise_for = live.declaration.revise_for
     assert caps is not None
     if any(map(caps.forgets_after, closing)):
         remove(connection, users, stream=live.id)
@@ -161,7 +169,8 @@ def forget_users(connection: Connection, live: LiveStream, closing: range) -> No
 
 
 def day_key(tick: int) -> bytes:
-    """How the keys of users for a revised tick begin; those of earlier ticks are smaller."""
+    """Return how the keys of persons for a revised tick begin; those of earlier ticks are
+    smaller."""
     return (2**56 + tick).to_bytes(DAY_BYTES, "big")  # beyond the keys of blocks
 
 
@@ -177,15 +186,16 @@ def _open(sealer: Sealer, stream: int, user: bytes, sealed: bytes) -> Used:
     return Used(*RECORD.unpack(sealer.open(sealed, "user", stream, 0, user)))
 
 
-def _read_all(
+def _read_blocks(
     connection: Connection, stream: int, sealer: Sealer, most: bytes | None = None
-) -> list[Block]:
-    """The blocks of a stream in the order in which they were written; before them users with rows
-    of their own, if any. With `most`, only what has a smaller key."""
+) -> list[CapBlock]:
+    """Read the blocks of a stream in the order in which they were written; before them persons with
+    rows of their own, if any. With `most`, only what has a smaller key."""
     where = users.c.stream == stream
     if most is not None:
         where &= users.c.user < most
-    blocks, entries = [], {}
+    blocks = []
+    entries = {}
     for key, sealed in connection.execute(
         select(users.c.user, users.c.sealed).where(where).order_by(users.c.user)
     ):
@@ -195,24 +205,27 @@ def _read_all(
             continue
         content = np.frombuffer(sealer.open(sealed, "users", stream, 0, key), BLOCK)
         user = np.ascontiguousarray(content["user"])
-        blocks.append(Block(int.from_bytes(key, "big"), user, content["used"].astype(np.int64)))
+        blocks.append(CapBlock(int.from_bytes(key, "big"), user, content["used"].astype(np.int64)))
     if not entries:
         return blocks
     return [
-        Block(None, np.asarray(list(entries), HASH), np.asarray(list(entries.values()), np.int64)),
+        CapBlock(
+            None, np.asarray(list(entries), HASH), np.asarray(list(entries.values()), np.int64)
+        ),
         *blocks,
     ]
 
 
 def _split_blocks(connection: Connection, stream: int, sealer: Sealer) -> None:
+    """Replace the blocks of a stream by a row for each person."""
     blocks = [
         block
-        for block in _read_all(connection, stream, sealer, _key(BLOCK_KEYS))
+        for block in _read_blocks(connection, stream, sealer, _key(BLOCK_KEYS))
         if block.number is not None
     ]
     if not blocks:
         return
-    whole = reduce(Block.under, blocks)
+    whole = reduce(CapBlock.under, blocks)
     remove(connection, users, stream=stream)  # a stream has blocks or rows, never both
     hashes = np.ascontiguousarray(whole.user).view("V32").tolist()
     entries = zip(hashes, whole.used.tolist(), strict=True)
