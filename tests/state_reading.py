@@ -6,7 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from evercount import Stream
-from evercount.files.keeper import State
+from evercount.files.keeper import RunState
 from evercount.files.state_file import read_state_file
 
 
@@ -17,7 +17,7 @@ def read_state(path: str | Path) -> SimpleNamespace | None:
     if content is None:
         return None
     stream, numbers = content.pop("stream"), content.pop("numbers")
-    return SimpleNamespace(**vars(State.from_dict(content)), stream=stream, numbers=numbers)
+    return SimpleNamespace(**vars(RunState.from_dict(content)), stream=stream, numbers=numbers)
 
 
 def stream_of(path: str | Path = "out.csv.state") -> Stream:

@@ -13,13 +13,13 @@ import house_rules
 from house_rules import Module, Package, Rule
 
 LIMITS = {  # lower them as the package gets better; all but the concepts should be 0
-    "nested_conditionals": 19,
-    "starred_constructors": 38,
-    "text_times_bool": 8,
-    "walrus_in_conditionals": 2,
-    "home_questions": 31,
-    "repeated_classes": 8,
-    "concepts": 69,  # aim: 48
+    "nested_conditionals": 0,
+    "starred_constructors": 0,
+    "text_times_bool": 1,
+    "walrus_in_conditionals": 0,
+    "home_questions": 0,
+    "repeated_classes": 0,
+    "concepts": 67,  # aim: 48
 }
 
 FOUR_FIELDS = "class Four:\n    a: int\n    b: int\n    c: int\n    d: int\n"

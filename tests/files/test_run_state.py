@@ -20,7 +20,7 @@ from evercount.cli import app
 from evercount.declarations.tick_marks import TickMark
 from evercount.engine.snapshot_format import pack
 from evercount.errors import SnapshotError, StoreError
-from evercount.files.keeper import Closed, State
+from evercount.files.keeper import Closed, RunState
 from evercount.files.output_file import OutputFile
 from evercount.files.source import Prefix, SeenRows
 from evercount.files.state_file import FORMAT, StateFile, locked, parse_state
@@ -496,7 +496,7 @@ def test_killed_in_the_first_run(tmp_path: Path, run: Runner, every: int) -> Non
 
 
 def test_a_state_survives_and_damage_is_noticed() -> None:
-    state = State(
+    state = RunState(
         {"a": 1},
         {"out format": "csv"},
         Closed(5, [[0, 3600]]),
@@ -511,7 +511,7 @@ def test_a_state_survives_and_damage_is_noticed() -> None:
     )
     tree = {"format": FORMAT, **state.to_dict()}
     blob = pack(tree)
-    assert State.from_dict(parse_state(blob)) == state
+    assert RunState.from_dict(parse_state(blob)) == state
     for broken in (blob[:-1], blob[:40] + b"?" + blob[41:], b"", b"other"):
         with pytest.raises(SnapshotError):
             parse_state(broken)
@@ -522,7 +522,7 @@ def test_a_state_survives_and_damage_is_noticed() -> None:
         {"more": 1},
     ):
         with pytest.raises(SnapshotError, match="state"):
-            State.from_dict(parse_state(pack({**tree, **change})))
+            RunState.from_dict(parse_state(pack({**tree, **change})))
 
 
 def test_two_runs_at_once_are_refused(tmp_path: Path) -> None:

@@ -75,12 +75,7 @@ def serve(
     log = log_to_stderr(log_format)
     declarations = read_declarations(streams) if streams else []
     _warn_of(declarations, log)
-    if demo and declarations:
-        raise ParameterError("--demo runs on its own clock: omit --streams")
-    if read_only and (demo or declarations):
-        raise ParameterError(
-            "--read-only shows a store and declares nothing: omit --streams and --demo"
-        )
+    _check_modes(demo, read_only, bool(declarations))
     cleanup = ExitStack()
     if demo:
         db = _demo_database(db, cleanup)
@@ -128,6 +123,16 @@ def serve(
     finally:
         cleanup.close()
     log.info("stopped." if demo else "stopped; everything that was accepted is kept.")
+
+
+def _check_modes(demo: bool, read_only: bool, declares: bool) -> None:
+    """Refuse modes that do not go together."""
+    if demo and declares:
+        raise ParameterError("--demo runs on its own clock: omit --streams")
+    if read_only and (demo or declares):
+        raise ParameterError(
+            "--read-only shows a store and declares nothing: omit --streams and --demo"
+        )
 
 
 def _warn_of(declarations: Iterable[StreamDeclaration], log: logging.Logger) -> None:

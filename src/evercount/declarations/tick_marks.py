@@ -53,8 +53,13 @@ class TickMark:
         return f"missing: {self.text}" if self.text else "missing"
 
     def to_list(self) -> list[Any]:
-        """The fields in their order, which `TickMark(*fields)` takes."""
+        """The fields in their order; `from_list` is the inverse."""
         return [self.first, self.last, self.text, self.missing, self.hides]
+
+    @classmethod
+    def from_list(cls, fields: Sequence[Any]) -> TickMark:
+        first, last, text, missing, hides = fields
+        return cls(first, last, text, missing, hides)
 
     def facts(self, schedule: Schedule) -> dict[str, Any]:
         facts: dict[str, Any] = {"first": self.first, "last": self.last}

@@ -79,9 +79,9 @@ def _load(
         Budget.from_dict(data["budget"]),
         replay=False,
         part=None if data["part"] is None else range(*data["part"]),
-        during=None if data["during"] is None else TimeRange(*data["during"]),
+        during=None if data["during"] is None else TimeRange.from_list(data["during"]),
         period_of=period_of,
-        joined=tuple(JoinedCells(*map(index, one)) for one in data["joined"]),
+        joined=tuple(JoinedCells._make(map(index, one)) for one in data["joined"]),
         dumped=data["noise"],
         **{
             name: data[name]
@@ -115,7 +115,7 @@ def _load_state(data: Mapping[str, Any], parameters: StreamParameters) -> Stream
         totals,
         encoder,
         highest=data["highest"],
-        users={user: Used(*map(index, used)) for user, used in data["users"].items()},
+        users={user: Used._make(map(index, used)) for user, used in data["users"].items()},
         counting=counting,
         hidden=tuple(map(index, data["hidden"])),
     )

@@ -356,8 +356,12 @@ class Covariance:
             first @ old @ first.T + second @ new @ second.T
             for old, new in zip(one.Q, shifted, strict=True)
         )
-        sums = one.zero + two.zero * one.decay, one.one + (two.one + a * two.zero) * one.decay
-        return _Step(np.exp(-(a + b) * self.inverse.rates), *sums, (q0, q1, q2))
+        return _Step(
+            decay=np.exp(-(a + b) * self.inverse.rates),
+            zero=one.zero + two.zero * one.decay,
+            one=one.one + (two.one + a * two.zero) * one.decay,
+            Q=(q0, q1, q2),
+        )
 
 
 def _evaluate(tables: FloatArray, at: FloatArray) -> FloatArray:

@@ -58,10 +58,9 @@ class Reject:
     word: str = "line"  # what `line` counts; rows of a data frame from 0
 
     def __str__(self) -> str:
-        where = f"{self.file}, " * bool(self.file) + (
-            self.word if self.exact else f"about {self.word}"
-        )
-        return f"{where} {self.line}: {self.reason}"
+        about = "" if self.exact else "about "
+        where = f"{about}{self.word} {self.line}: {self.reason}"
+        return f"{self.file}, {where}" if self.file else where
 
 
 @dataclass

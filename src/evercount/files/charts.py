@@ -13,14 +13,14 @@ from evercount.declarations.declaration import StreamDeclaration
 from evercount.declarations.schedule import zone_named
 from evercount.engine.release_table import LEVEL
 from evercount.errors import EvercountError
-from evercount.files.published import Published
+from evercount.files.published import Publication
 from evercount.privacy import counted_text
 
 CHARTS = (".png", ".svg", ".pdf")
 MOST_CELLS_DRAWN = 8  # more lines could not be told apart; these are the first of the public list
 
 
-def draw_releases(published: Published, target: Path, scratch: Path) -> None:
+def draw_releases(published: Publication, target: Path, scratch: Path) -> None:
     """Draw the first cells of what is published, with a title that states the promise, over the
     starts of the ticks."""
     from evercount.plotting import band_plot

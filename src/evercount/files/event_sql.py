@@ -181,13 +181,9 @@ def row_fields(source: Source, columns: Columns, number: bool) -> str:
     parts = [at(name) for name in keys]
     if len(parts) > 1 or columns.levels:
         parts = [f"{text}::VARCHAR" for text in parts]
-    user = (
-        None
-        if columns.user is None
-        else at(columns.user, USER_TYPES)
-        if lines
-        else user_text(source, columns.user)
-    )
+    user = None
+    if columns.user is not None:
+        user = at(columns.user, USER_TYPES) if lines else user_text(source, columns.user)
     fields = [
         (at(columns.time), "t"),
         (key_sql(columns, parts), "k"),
@@ -196,10 +192,11 @@ def row_fields(source: Source, columns: Columns, number: bool) -> str:
         (columns.order and _order(source, columns.order, at(columns.order)), "o"),
     ]
     chosen = ", ".join(f"{expression or 'NULL'} AS {name}" for expression, name in fields)
-    numbered = "row_number() OVER () AS n, " * number
+    numbered = "row_number() OVER () AS n, " if number else ""
     numbered_lines = f"SELECT {numbered}{LINE} FROM {source.scan()}"
     if not lines:
-        return f"SELECT {numbered}{'*, ' * (source.kind == 'csv')}{chosen} FROM {source.scan()}"
+        rest = "*, " if source.kind == "csv" else ""
+        return f"SELECT {numbered}{rest}{chosen} FROM {source.scan()}"
     # A list of keys is compared with the usual one first: to look for repeated ones costs more than
     # the rest. Only a line without keys may be blank, and blank ones are skipped; to trim every
     # line would cost as much again.

@@ -75,7 +75,7 @@ class Closed(NamedTuple):
 
 
 @dataclass(frozen=True)
-class State:
+class RunState:
     """All that a later run needs to go on, besides the stream and what it has published. Secret."""
 
     declaration: dict[str, Any]
@@ -111,7 +111,7 @@ class State:
         return Settled.from_dict(self.declaration)
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> State:
+    def from_dict(cls, data: Mapping[str, Any]) -> RunState:
         """The inverse of `vars`, as JSON keeps it."""
         try:
             consumed = {name: Prefix(*prefix) for name, prefix in data["consumed"].items()}
@@ -123,7 +123,7 @@ class State:
                 "earlier": tuple(data["earlier"]),
                 "tables": tuple(data["tables"]),
                 "joined": tuple((after, keys) for after, keys in data["joined"]),
-                "marks": tuple(TickMark(*mark) for mark in data["marks"]),
+                "marks": tuple(TickMark.from_list(mark) for mark in data["marks"]),
                 "users": {user: tuple(used) for user, used in data["users"].items()},
             }
             return cls(**{**data, "consumed": consumed, "seen": seen, **plain})
@@ -149,9 +149,9 @@ class Keeper(ABC):
     scratch: Path
     output: OutputFile | None
     # what is left by the last commit; None if nothing is released
-    state: State | None = None
+    state: RunState | None = None
     # the state of a stream that is declared and has released nothing, if there is one
-    begun: State | None = None
+    begun: RunState | None = None
     # whether somebody has set a limit on what all streams here spend together
     capped: bool = False
 
@@ -166,7 +166,7 @@ class Keeper(ABC):
         return None
 
     @abstractmethod
-    def load(self) -> State | None:
+    def load(self) -> RunState | None:
         """Read what the last commit left, and finish what a killed run has begun."""
 
     @abstractmethod
@@ -212,7 +212,7 @@ class Keeper(ABC):
         """Keep what the operator says about ticks, with the next commit at the latest."""
 
     @abstractmethod
-    def commit(self, run: Run, state: State, totals: Totals, write: WriteTables) -> None:
+    def commit(self, run: Run, state: RunState, totals: Totals, write: WriteTables) -> None:
         """Release the ticks of `totals`: ticks, output and `state` are kept whole or not at all.
 
         **Guarantee.** A reader sees the run whole or not at all, a committed tick is never computed
@@ -221,7 +221,7 @@ class Keeper(ABC):
         """
 
     @abstractmethod
-    def keep(self, state: State) -> None:
+    def keep(self, state: RunState) -> None:
         """Keep a state and the pending output that belongs to it; no tick is released."""
 
     @abstractmethod

@@ -10,7 +10,7 @@ from typing import Any
 
 from evercount.engine.stream import TaskStream
 from evercount.errors import InputError, SnapshotError
-from evercount.files.keeper import State
+from evercount.files.keeper import RunState
 from evercount.files.output_file import Marker, OutputFile
 from evercount.files.state_file import parse_state, read_state_file
 
@@ -64,7 +64,7 @@ def _facts_of_state(path: Path) -> Facts:
     stream, _ = content.pop("stream"), content.pop("numbers")
     moving = content.pop("moving", None)
     content.pop("origin", None)
-    state = State.from_dict(content)
+    state = RunState.from_dict(content)
     settled = state.settled
     schedule = settled.schedule
     live = TaskStream.load(stream, settled.period_of)

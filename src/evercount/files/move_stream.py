@@ -24,7 +24,7 @@ from evercount.engine.release_table import ReleaseTable
 from evercount.errors import Conflict, ParameterError, StoreError
 from evercount.files.keeper import Keeper
 from evercount.files.output_file import Marker
-from evercount.files.published import Published
+from evercount.files.published import Publication
 from evercount.files.release_job import Job
 from evercount.files.resume_run import declaration_of
 from evercount.files.state_file import StateFile, moving_text
@@ -117,7 +117,7 @@ def _adopt(store: Store, source: StateFile, job: Job) -> None:
     settled = state.settled
     with source.open_stream() as stream:
         known = replace(job, declaration=settled.with_query(stream._parameters.declared))
-        published = Published(known, source, stream, (), None)
+        published = Publication(known, source, stream, (), None)
         moving = MovingStream(
             settled,
             stream,
@@ -133,7 +133,7 @@ def _adopt(store: Store, source: StateFile, job: Job) -> None:
         adopt_stream(store, job.declaration.name, moving, keep)
 
 
-def _all_released(published: Published) -> ReleaseTable:
+def _all_released(published: Publication) -> ReleaseTable:
     """All numbers of a stream as they were released, in one table."""
     own = published.own_table()
     if own is not None:

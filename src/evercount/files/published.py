@@ -28,7 +28,7 @@ from evercount.queries.base import Query
 
 
 @dataclass(frozen=True, eq=False)
-class Published:
+class Publication:
     """All that a stream has published. Numbers are read when they are asked for, once."""
 
     job: Job

@@ -20,7 +20,7 @@ from evercount.noise import Secret
 from evercount.privacy import counted_text, successor_text
 
 if TYPE_CHECKING:
-    from evercount.files.published import Published
+    from evercount.files.published import Publication
     from evercount.files.resume_run import Run
 
 OutputKind = Literal["csv", "jsonl", "parquet"]
@@ -128,7 +128,7 @@ class Outcome:
     """What a run has done. What it says of itself is public, but for the bad rows."""
 
     run: Run
-    published: Published  # all that its stream has published so far
+    published: Publication  # all that its stream has published so far
     bad: int
     shown: tuple[Reject, ...]
     dropped: DroppedEvents | None  # of a check of users: what caps drop. Secret.

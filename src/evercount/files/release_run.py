@@ -43,7 +43,7 @@ from evercount.files.keeper import Keeper
 from evercount.files.lake_table import open_lake
 from evercount.files.open_keeper import open_keeper
 from evercount.files.output_file import OutputFile, state_path
-from evercount.files.published import Published
+from evercount.files.published import Publication
 from evercount.files.release_job import Job, Outcome
 from evercount.files.resume_run import Run, resume, state_after
 from evercount.files.source import (
@@ -135,7 +135,7 @@ def _publish(run: Run, counted: Counted, tell: Progress) -> Outcome:
         state = state_after(run, counted.rows.caps_used)
         state = replace(state, consumed=counted.consumed, seen=counted.seen)
         keeper.commit(run, state, counted.rows.totals, write)
-    published = Published(job, keeper, stream, run.marks, run.predecessors.totals)
+    published = Publication(job, keeper, stream, run.marks, run.predecessors.totals)
     views: list[Path] = []
     if not job.check and stream.tick:
         if not run.publishes:
@@ -165,7 +165,7 @@ def _archive(run: Run) -> list[Path]:
     assert state is not None
     with keeper.open_stream() as ended:
         job = replace(run.job, declaration=state.settled.with_query(ended.query))
-        published = Published(job, keeper, ended, state.marks, state.carried_totals)
+        published = Publication(job, keeper, ended, state.marks, state.carried_totals)
         _repair_output(
             replace(run, job=job, before=state, stream=ended, marks=state.marks), published
         )
@@ -173,7 +173,7 @@ def _archive(run: Run) -> list[Path]:
     return keeper.archive(copies_beside(keeper.output.path, run.job))
 
 
-def _repair_output(run: Run, published: Published) -> None:
+def _repair_output(run: Run, published: Publication) -> None:
     """Write an output anew that is not the one of the last commit."""
     keeper, output = run.keeper, run.keeper.output
     if output is None or keeper.state is None or keeper.is_current(run.job.output_facts):
@@ -215,7 +215,7 @@ def _write_output(
     if run.new_notes:
         append = False
     if run.before is not None and not append:
-        known = Published(job, run.keeper, run.stream, run.marks, carried)
+        known = Publication(job, run.keeper, run.stream, run.marks, carried)
         tables = chain([known.output()], tables)
     _write_file(run, output, tables, append=append)
 

@@ -11,13 +11,13 @@ from evercount.engine.carried_totals import CarriedTotals, check_carries
 from evercount.engine.stream import Stream
 from evercount.errors import ParameterError
 from evercount.files.cap_users import UsedBefore
-from evercount.files.keeper import Keeper, State
+from evercount.files.keeper import Keeper, RunState
 from evercount.files.ledger_entry import NOT_ENTERED
 from evercount.files.release_job import Job
 from evercount.queries import Query
 
 
-def is_complete(declaration: StreamDeclaration, state: State) -> bool:
+def is_complete(declaration: StreamDeclaration, state: RunState) -> bool:
     """Whether all ticks of the horizon are released."""
     horizon = declaration.horizon
     if horizon is None:
@@ -25,7 +25,7 @@ def is_complete(declaration: StreamDeclaration, state: State) -> bool:
     return state.closed.until >= declaration.schedule.start_of(horizon + 1)
 
 
-def check_charged(job: Job, state: State, which: str) -> None:
+def check_charged(job: Job, state: RunState, which: str) -> None:
     """Refuse to follow a stream in a ledger without it, or one that is in none with a ledger."""
     if state.entry is not None and job.ledger is None:
         raise ParameterError(
@@ -80,7 +80,7 @@ def renewed(job: Job, query: Query) -> Job:
 
 
 def used_caps(
-    declaration: StreamDeclaration, state: State, stream: Stream
+    declaration: StreamDeclaration, state: RunState, stream: Stream
 ) -> Mapping[str, UsedBefore]:
     """Return what persons have used of their caps: a query of persons keeps that in its stream.
 
@@ -93,7 +93,7 @@ def used_caps(
     return stream._used_caps()
 
 
-def totals_at_end(keeper: Keeper, state: State, stream: Stream) -> CarriedTotals:
+def totals_at_end(keeper: Keeper, state: RunState, stream: Stream) -> CarriedTotals:
     """The running totals that a stream has published last; NaN for keys that are not shown."""
     values = keeper.published(stream.tick - 1)[-1].copy()
     hidden = hidden_labels(state.marks, stream.tick)

@@ -18,10 +18,10 @@ from evercount.engine.carried_totals import CarriedTotals
 from evercount.engine.stream import Stream
 from evercount.errors import HorizonReached, ParameterError
 from evercount.files.cap_users import UsedBefore
-from evercount.files.keeper import Closed, Keeper, State
+from evercount.files.keeper import Closed, Keeper, RunState
 from evercount.files.lake_table import check_new_writer
 from evercount.files.ledger_entry import LedgerEntry, enter_known, enter_new
-from evercount.files.published import Published
+from evercount.files.published import Publication
 from evercount.files.release_job import RESTART, Job
 from evercount.files.renewal import (
     check_charged,
@@ -75,7 +75,7 @@ class Run:
     job: Job
     keeper: Keeper
     # what the commit before this run has left; None for a new stream
-    before: State | None
+    before: RunState | None
     predecessors: Predecessors
     # the run's own: that of a store has one of its own, which this one is a copy of
     stream: Stream
@@ -170,7 +170,7 @@ def resume(job: Job, keeper: Keeper, cleanup: ExitStack) -> Run:
         first, stop = _due(job, stream)
     except HorizonReached as over:
         if state is not None and job.out is None:  # nobody else has what was published
-            over.table = Published(job, keeper, stream, marks, predecessors.totals).table()
+            over.table = Publication(job, keeper, stream, marks, predecessors.totals).table()
         raise
     continues = False
     if joining.awaited is not None and joining.since is not None:
@@ -194,7 +194,7 @@ def resume(job: Job, keeper: Keeper, cleanup: ExitStack) -> Run:
     )
 
 
-def _predecessors(job: Job, keeper: Keeper, state: State | None) -> Predecessors:
+def _predecessors(job: Job, keeper: Keeper, state: RunState | None) -> Predecessors:
     """What the streams before have handed on; `new_noise_stream` replaces the one that is kept."""
     known = keeper.begun if state is None else state
     if known is None:
@@ -213,12 +213,12 @@ def _predecessors(job: Job, keeper: Keeper, state: State | None) -> Predecessors
 
 
 def _renew(
-    job: Job, keeper: Keeper, state: State, predecessors: Predecessors
+    job: Job, keeper: Keeper, state: RunState, predecessors: Predecessors
 ) -> tuple[Job, Predecessors]:
     """The job of the stream that goes on for a complete one, and what that hands on."""
     check_charged(job, state, "the next one")
     with keeper.open_stream() as ended:
-        published = Published(job, keeper, ended, state.marks, state.carried_totals)
+        published = Publication(job, keeper, ended, state.marks, state.carried_totals)
         published.fill_lake()  # a run that died may have left ticks out
         caps: Mapping[str, UsedBefore] = {}
         if job.declaration.carry_caps:
@@ -231,12 +231,14 @@ def _renew(
     return following, Predecessors(costs, caps, totals, replaced=True, renewed=True)
 
 
-def declaration_of(job: Job, keeper: Keeper, state: State) -> Settled:
+def declaration_of(job: Job, keeper: Keeper, state: RunState) -> Settled:
     """The declaration with the noise of a stream that is kept; ParameterError for another one."""
     return _settled(job, keeper, state, Predecessors())
 
 
-def _settled(job: Job, keeper: Keeper, state: State | None, predecessors: Predecessors) -> Settled:
+def _settled(
+    job: Job, keeper: Keeper, state: RunState | None, predecessors: Predecessors
+) -> Settled:
     """The declaration with the noise of the stream that it continues, or of a new one."""
     if state is not None:
         changes = keeper.output_changes(job.output_facts)
@@ -308,7 +310,7 @@ def _open_stream(job: Job, keeper: Keeper, predecessors: Predecessors) -> Stream
 def _check_lake(
     job: Job,
     keeper: Keeper,
-    state: State | None,
+    state: RunState | None,
     stream: Stream,
     predecessors: Predecessors,
 ) -> None:
@@ -317,7 +319,7 @@ def _check_lake(
         return
     if state is not None:
         known = replace(job, declaration=job.declaration.with_query(stream.query))
-        Published(known, keeper, stream, state.marks, predecessors.totals).fill_lake()
+        Publication(known, keeper, stream, state.marks, predecessors.totals).fill_lake()
         return
     name = keeper.name_in_lakes(job.declaration, predecessors.renewed)
     check_new_writer(job.lake, name, job.declaration.schedule)
@@ -395,7 +397,7 @@ def _due(job: Job, stream: Stream) -> tuple[int, int]:
 def _entry(
     job: Job,
     keeper: Keeper,
-    state: State | None,
+    state: RunState | None,
     stream: Stream,
     publishes: bool,
     predecessors: Predecessors,
@@ -428,20 +430,20 @@ def compose_sentence(earlier: tuple[Cost, ...], now: Cost) -> str:
     )
 
 
-def begun_state(run: Run) -> State:
+def begun_state(run: Run) -> RunState:
     """The state of a stream that is declared and has released nothing: what it inherits is kept
     with it, so that a run that dies forgets none of it."""
     return _state_of(run, 1, run.predecessors.caps)
 
 
-def state_after(run: Run, caps: Mapping[str, UsedBefore]) -> State:
+def state_after(run: Run, caps: Mapping[str, UsedBefore]) -> RunState:
     """What the commit of a run keeps besides the stream and what it publishes."""
     return _state_of(run, run.stop, caps)
 
 
-def _state_of(run: Run, next_tick: int, caps: Mapping[str, UsedBefore]) -> State:
+def _state_of(run: Run, next_tick: int, caps: Mapping[str, UsedBefore]) -> RunState:
     totals = run.predecessors.totals
-    return State(
+    return RunState(
         declaration=run.declaration.to_dict(),
         output_facts=run.job.output_facts,
         closed=Closed.before(next_tick, run.declaration.schedule),

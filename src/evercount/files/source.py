@@ -552,6 +552,10 @@ def _column(pa: Any, name: str, column: Any) -> Any:
         ) from error
 
 
+def _text_of(value: str | int | datetime) -> str:
+    return value.isoformat() if isinstance(value, datetime) else str(value)
+
+
 def _objects(name: str, column: Any) -> Any:
     """Objects of one kind as they are; times, with and without an offset, and whole numbers among
     texts as texts."""
@@ -566,7 +570,5 @@ def _objects(name: str, column: Any) -> Any:
                 f"{value!r:.80} ({type(value).__name__}). Convert it to one type, as in "
                 f"frame[{name!r}] = frame[{name!r}].astype(str)"
             )
-        texts.append(
-            None if gone else value.isoformat() if isinstance(value, datetime) else str(value)
-        )
+        texts.append(None if gone else _text_of(value))
     return column.__class__(texts, dtype=object)

@@ -43,7 +43,7 @@ from evercount.engine.stream import Stream
 from evercount.errors import SnapshotError, StoreError
 from evercount.files.archive import AdaptCopy, archive
 from evercount.files.cap_users import UsedBefore
-from evercount.files.keeper import Keeper, State, Totals, WriteTables
+from evercount.files.keeper import Keeper, RunState, Totals, WriteTables
 from evercount.files.output_file import Marker, OutputFile, digest_of
 from evercount.files.published import keeps_tables, own_tables
 from evercount.noise import Secret
@@ -91,7 +91,7 @@ class StateFile(Keeper):
 
     # -- what is kept ----------------------------------------------------------------------------
 
-    def load(self) -> State | None:
+    def load(self) -> RunState | None:
         self.read()
         if self.tombstone is not None:
             raise StoreError(self._moved_text(self.tombstone))
@@ -100,7 +100,7 @@ class StateFile(Keeper):
         self._publish()
         return self.state
 
-    def read(self) -> State | None:
+    def read(self) -> RunState | None:
         """Read the state; None before the first run, and if the stream has moved."""
         content = read_state_file(self.path)
         if content is None:
@@ -113,7 +113,7 @@ class StateFile(Keeper):
         try:
             self._stream = content.pop("stream")
             self._numbers = content.pop("numbers")
-            self.state = State.from_dict(content)
+            self.state = RunState.from_dict(content)
         except (KeyError, SnapshotError) as error:
             raise SnapshotError(f"{self.path}: {error}; restore it from a backup") from error
         return self.state
@@ -194,7 +194,7 @@ class StateFile(Keeper):
     def note(self, marks: Sequence[TickMark]) -> None:
         """Nothing: marks are in the state, which the commit writes."""
 
-    def commit(self, run: Run, state: State, totals: Totals, write: WriteTables) -> None:
+    def commit(self, run: Run, state: RunState, totals: Totals, write: WriteTables) -> None:
         stream = run.stream
         numbers = [np.empty((0, len(stream.labels)))]
         kept: tuple[dict[str, Any], ...] = ()
@@ -224,7 +224,7 @@ class StateFile(Keeper):
             with disk_errors("the run could not be published"):
                 self.keep(self.state)
 
-    def keep(self, state: State) -> None:
+    def keep(self, state: RunState) -> None:
         output = self.output
         if output is not None and output.pending.exists():
             state = replace(state, output=(output.path.name, digest_of(output.pending)))
@@ -263,7 +263,7 @@ class StateFile(Keeper):
         facts = {"name": self.state.declaration["name"], "until": self.state.closed.until}
         write_state_file(self.path, {"moved": list(target), **facts})
 
-    def receive(self, state: State, source: Keeper, origin: Marker) -> None:
+    def receive(self, state: RunState, source: Keeper, origin: Marker) -> None:
         """Become the keeper of a stream that another one has; `origin` says which."""
         with source.open_stream() as stream:
             self._stream = stream.dump()

@@ -37,7 +37,7 @@ from evercount.engine.stream import Stream, TaskStream
 from evercount.errors import Conflict, SnapshotError, StoreError
 from evercount.files.archive import AdaptCopy, archive
 from evercount.files.cap_users import UsedBefore
-from evercount.files.keeper import Keeper, State, Totals, WriteTables
+from evercount.files.keeper import Keeper, RunState, Totals, WriteTables
 from evercount.files.output_file import Marker, OutputFile, digest_of
 from evercount.files.published import keeps_tables, own_tables
 from evercount.files.resume_run import Run, begun_state
@@ -111,7 +111,7 @@ class StoreKeeper(Keeper):
 
     # -- what is kept ----------------------------------------------------------------------------
 
-    def load(self) -> State | None:
+    def load(self) -> RunState | None:
         live = self.live
         if live is None:
             return None
@@ -123,10 +123,10 @@ class StoreKeeper(Keeper):
         self._publish()
         return state
 
-    def _read(self, live: LiveStream) -> State:
+    def _read(self, live: LiveStream) -> RunState:
         sealed = self.store.database.read(find, file_runs, "sealed", stream=live.id)
         try:
-            state = State.from_dict(unpack(live.unseal(sealed, "files")))
+            state = RunState.from_dict(unpack(live.unseal(sealed, "files")))
         except SnapshotError as error:
             raise SnapshotError(
                 f"the runs of stream {live.name!r} cannot be read: {error}"
@@ -244,7 +244,7 @@ class StoreKeeper(Keeper):
             if mark.hides is None and mark not in self.live.marks:
                 mark_ticks(self.store, self.live.name, mark)
 
-    def commit(self, run: Run, state: State, totals: Totals, write: WriteTables) -> None:
+    def commit(self, run: Run, state: RunState, totals: Totals, write: WriteTables) -> None:
         live, output = self.live, self.output
         assert live is not None
         run.entry.spend()
@@ -264,12 +264,12 @@ class StoreKeeper(Keeper):
         with disk_errors("the run could not be published"):
             self._publish()
 
-    def keep(self, state: State) -> None:
+    def keep(self, state: RunState) -> None:
         with self.store.database.transaction() as connection:
             self._keep(connection, state)
         self._publish()
 
-    def _keep(self, connection: Connection, state: State) -> None:
+    def _keep(self, connection: Connection, state: RunState) -> None:
         assert self.live is not None
         if self.output is not None and self.output.pending.exists():
             digest = digest_of(self.output.pending)
@@ -289,7 +289,7 @@ class StoreKeeper(Keeper):
         return archive(beside, self.output, None)
 
 
-def write_run(connection: Connection, live: LiveStream, state: State) -> None:
+def write_run(connection: Connection, live: LiveStream, state: RunState) -> None:
     """Keep what a later run of files needs, in the transaction that it belongs to."""
     remove(connection, file_runs, stream=live.id)
     sealed = live.seal(pack(state.to_dict()), "files")

@@ -17,7 +17,7 @@ from evercount.declarations.cautions import public_facts
 from evercount.engine.release_table import LEVEL
 from evercount.engine.write_table import describe_csv, round_table, write_tables
 from evercount.files.archive import AdaptCopy
-from evercount.files.published import Published
+from evercount.files.published import Publication
 from evercount.files.release_job import Job, output_kind
 
 
@@ -39,7 +39,7 @@ def copies_beside(output: Path, job: Job) -> dict[Path, AdaptCopy | None]:
     return copies
 
 
-def write_views(output: Path, published: Published) -> list[Path]:
+def write_views(output: Path, published: Publication) -> list[Path]:
     """Write the further views next to the output, and the descriptions. Each file is complete or as
     it was before."""
     job = published.job

@@ -97,13 +97,16 @@ class PeriodicStream(NoiseStream):
     def __init__(self, factorization: Periods, scale: float, cells: int, root: Secret) -> None:
         self.period = factorization.width
         self._root = root
-        self._parameters = (factorization.period, scale, cells)
+        self._factorization = factorization.period
+        self._scale = scale
+        self._cells = cells
         self._done, self._inner = 0, self._noise_of(0)
         self._before: IntArray = np.zeros(cells, np.int64)
         self.numeric_delta = self._inner.numeric_delta
 
     def _noise_of(self, period: int) -> ExactStream:
-        return ExactStream(*self._parameters, self._root.derive(f"period {period}"))
+        secret = self._root.derive(f"period {period}")
+        return ExactStream(self._factorization, self._scale, self._cells, secret)
 
     @property
     def tick(self) -> int:
@@ -128,7 +131,8 @@ class PeriodicStream(NoiseStream):
 
     def resume(self, dumped: dict[str, Any]) -> PeriodicStream:
         before = whole_noise(dumped["before"], len(self._before))
-        self._inner = ExactStream.load(*self._parameters, dumped["inner"])
+        inner = dumped["inner"]
+        self._inner = ExactStream.load(self._factorization, self._scale, self._cells, inner)
         self._done, self._before = int(dumped["done"]), before
         return self
 
@@ -164,7 +168,8 @@ class NamedNoise(NoiseStream):
         limit: int,
         numeric_delta: float = 0.0,
     ) -> None:
-        self._parameters: tuple[Factorization, float] = (factorization, scale)
+        self._factorization = factorization
+        self._scale = scale
         self._secret = secret
         self.limit = limit
         self.numeric_delta = numeric_delta
@@ -200,16 +205,28 @@ class NamedNoise(NoiseStream):
         """The noise of names at one tick, where ticks have independent noise: then nobody joins."""
         if not names:
             return np.empty(0, np.int64)
-        return ExactStream(
-            *self._parameters, len(names), self._secret, limit=self.limit, names=names
-        ).row(tick)
+        stream = ExactStream(
+            self._factorization,
+            self._scale,
+            len(names),
+            self._secret,
+            limit=self.limit,
+            names=names,
+        )
+        return stream.row(tick)
 
     def _add_cohorts(self, tick: int, names: list[str]) -> None:
         """Let these names join after this tick, in cohorts of bounded size."""
         for start in range(0, len(names), MOST_TOGETHER):
             part = names[start : start + MOST_TOGETHER]
             cohort = ExactStream(
-                *self._parameters, len(part), self._secret, 0, self.numeric_delta, self.limit, part
+                self._factorization,
+                self._scale,
+                len(part),
+                self._secret,
+                numeric_delta=self.numeric_delta,
+                limit=self.limit,
+                names=part,
             )
             cohort.skip_to(tick)
             # then the names: an interruption in between leaves a column that nobody reads
@@ -249,7 +266,7 @@ class NamedNoise(NoiseStream):
         ]
         state = pack(np.concatenate(states, axis=2), kernel.narrow)
         joined = {**left, "cells": len(names), "state": state}
-        return ExactStream.load(*self._parameters, len(names), joined, names)
+        return ExactStream.load(self._factorization, self._scale, len(names), joined, names)
 
     def dump(self) -> dict[str, Any]:
         text = "\n".join(name for cohort in self._cohorts for name in cohort.names or ())

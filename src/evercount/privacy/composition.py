@@ -186,7 +186,7 @@ class Cost:
             raise ParameterError("a cost is a mapping of budget, leak, during and unseen.")
         during = None
         if data["during"] is not None:
-            during = TimeRange(*data["during"])
+            during = TimeRange.from_list(data["during"])
         return cls(Budget.from_dict(data["budget"]), data["leak"], during, data["unseen"])
 
 

@@ -175,8 +175,25 @@ class TimeRange:
             return replace(self, end=None)
         return replace(self, end=grid.next_border(self.end))
 
+    @classmethod
+    def from_list(cls, fields: Any) -> TimeRange:
+        """The inverse of `to_list`.
+
+        Args:
+            fields: What `to_list` returned.
+
+        Returns:
+            The range.
+
+        Raises:
+            ValueError: The fields are too few.
+        """
+        start, end, ticks, periods, *rest = fields
+        chain = rest[0] if rest else ""
+        return cls(start, end, ticks, periods, chain)
+
     def to_list(self) -> list[Any]:
-        """JSON-serialisable; `TimeRange(*list)` is the inverse.
+        """JSON-serialisable; `from_list` is the inverse.
 
         Returns:
             The fields, in order.

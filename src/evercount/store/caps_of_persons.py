@@ -183,7 +183,7 @@ def _row(sealer: Sealer, stream: int, user: bytes, used: Iterable[int]) -> tuple
 
 
 def _open(sealer: Sealer, stream: int, user: bytes, sealed: bytes) -> Used:
-    return Used(*RECORD.unpack(sealer.open(sealed, "user", stream, 0, user)))
+    return Used._make(RECORD.unpack(sealer.open(sealed, "user", stream, 0, user)))
 
 
 def _read_blocks(
