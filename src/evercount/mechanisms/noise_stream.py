@@ -36,16 +36,14 @@ def check_room(noise: IntArray) -> None:
         )
 
 
-def whole_noise(stored: Any, cells: int) -> IntArray:
-    """The noise of a snapshot, one number for each cell; older snapshots hold whole numbers as
-    doubles."""
-    numbers: AnyArray = np.asarray(stored)
-    if numbers.shape != (cells,):
+def whole_noise(numbers: Any, cells: int) -> IntArray:
+    """The noise of a snapshot: a whole number of 64 bits for each cell."""
+    noise: AnyArray = np.asarray(numbers)
+    if noise.shape != (cells,):
         raise SnapshotError("the noise state belongs to other cells")
-    whole = numbers.dtype.kind == "i" or (numbers.dtype.kind == "f" and not (numbers % 1).any())
-    if not whole or not (np.abs(numbers) < LARGEST_NOISE).all():
+    if noise.dtype.kind != "i" or not (np.abs(noise) < LARGEST_NOISE).all():
         raise SnapshotError("the noise state is damaged: its numbers are not whole, or too large")
-    return numbers.astype(np.int64)
+    return noise.astype(np.int64)
 
 
 class NoiseStream(ABC):
