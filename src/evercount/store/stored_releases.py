@@ -40,6 +40,7 @@ from evercount.store.database import (
     in_parts,
     read_fact,
     rows_of,
+    write_fact,
 )
 from evercount.store.open_stream import AnyStream
 
@@ -212,6 +213,20 @@ def read_joined(connection: Connection, stream: int) -> Joined:
     ]
 
 
+def write_carried(connection: Connection, stream: int, totals: CarriedTotals) -> None:
+    """Keep the running totals that a stream goes on from, of streams that this store never had."""
+    data = totals.to_dict() | {"numbers": totals.numbers.tolist()}
+    write_fact(connection, f"carried {stream}", json.dumps(data))
+
+
+def read_carried(connection: Connection, stream: int) -> CarriedTotals | None:
+    text = read_fact(connection, f"carried {stream}")
+    if text is None:
+        return None
+    data = json.loads(text)
+    return CarriedTotals.load(data | {"numbers": np.asarray(data["numbers"], np.float64)})
+
+
 def read_values(connection: Connection, stream: int, ticks: range, cells: int) -> FloatArray:
     """The published numbers of the first cells at some ticks, shape (ticks, cells): no errors.
 
@@ -367,7 +382,9 @@ class StoredReleases:
     def carried(self, stream: int) -> CarriedTotals | None:
         """The running totals that a stream goes on from; None where it starts at zero."""
         before = self.database.read(read_fact, f"totals {stream}")
-        return None if before is None else self.totals_at_end(int(before))
+        if before is not None:
+            return self.totals_at_end(int(before))
+        return self.database.read(read_carried, stream)
 
     def totals_at_end(self, stream: int) -> CarriedTotals:
         """The running totals that a stream has published last, on top of those that it goes on from
