@@ -65,8 +65,7 @@ def take_over(store: Store, source: StateFile, job: Job) -> bool:
                 "`state`, or name the state file whose stream the store is to take over"
             )
         return True  # there is none to take over
-    with source.open_stream() as stream:
-        target = Marker(stream.identity, place_of(store))
+    target = Marker(source.identity(), place_of(store))
     if source.moving not in (None, target):
         raise StoreError(moving_text(source.path, source.moving))
     live = _with_identity(store, target.identity)
@@ -92,9 +91,10 @@ def _go_on_in(store: Store, source: StateFile, tombstone: Marker, job: Job) -> N
     """Refuse a store that does not have the stream of a tombstone, or has it by another name."""
     live = _with_identity(store, tombstone.identity)
     if not isinstance(live, LiveStream):
-        since = "" if live is None else f", and there: {live.reason}"
+        since = "" if live is None else f" ({live.reason})"
         raise StoreError(
-            f"the stream of {source.path} was moved to {tombstone.place}{since}: go on where it is"
+            f"the stream of {source.path} was moved to {tombstone.place}{since}, and "
+            "this `db` does not have it: go on where it is"
         )
     _check_name(store, source, live, job)
     output = source.output
@@ -220,12 +220,17 @@ def take_back(target: StateFile, job: Job) -> Keeper:
             raise StoreError(_not_there(marker, live))
         keeper = StoreKeeper(store, live.name, target.output, job.now, leaving_for=here)
         on_error.callback(keeper.close)
+        state = keeper.load()
+        if state is None:
+            raise StoreError(
+                f"stream {live.name!r} of {marker.place} has released nothing: retire it there, "
+                "and start anew"
+            )
+        _check_can_leave(keeper, live, state, job)
         if job.check:
             target.close()
             on_error.pop_all()
             return keeper
-        state = keeper.load()
-        _check_can_leave(keeper, state, marker, job)
         origin = Marker(live.stream.identity, marker.place)
         begin_to_leave(store, live, here)
         target.receive(state, keeper, origin)
@@ -253,15 +258,9 @@ def finish_take_back(target: StateFile) -> None:
     target.forget_origin()
 
 
-def _check_can_leave(keeper: StoreKeeper, state: State | None, marker: Marker, job: Job) -> None:
+def _check_can_leave(keeper: StoreKeeper, live: LiveStream, state: State, job: Job) -> None:
     """Refuse to move a stream that a state file could not go on with exactly."""
-    live, output = keeper.live, keeper.output
-    assert live is not None
-    if state is None:
-        raise StoreError(
-            f"stream {live.name!r} of {marker.place} has released nothing: retire it there, and "
-            "start anew"
-        )
+    output = keeper.output
     declaration_of(job, keeper, state)
     missing = (mark for mark in live.marks if mark.missing is not None)
     if live.totals.any() or live.events or any(mark.last >= live.open_tick for mark in missing):

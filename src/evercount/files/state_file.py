@@ -280,6 +280,17 @@ class StateFile(Keeper):
 
     # -- moves (`move_stream.py`) ----------------------------------------------------------------
 
+    def identity(self) -> str:
+        """What tells the noise of the stream from that of all others.
+
+        It opens no stream that a store may have by now: of two with the same noise in one process
+        only the one that was opened last goes on.
+        """
+        if self.moving is not None:
+            return self.moving.identity
+        with self.open_stream() as stream:
+            return stream.identity
+
     def begin_to_leave(self, target: Marker) -> None:
         """Say where the stream is moving. From now on it is not released from here."""
         self.moving = target
