@@ -39,7 +39,9 @@ def _open_state(job: Job, output: OutputFile | None) -> Keeper:
         if job.state is not None:
             from evercount.files.move_stream import take_back
 
-            take_back(keeper, job)
+            source = take_back(keeper, job)
+            on_error.pop_all()
+            return source
         on_error.pop_all()
     return keeper
 

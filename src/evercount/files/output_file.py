@@ -19,6 +19,9 @@ from typing import NamedTuple
 from evercount._safe_files import disk_errors, new_mode, replaced, sync_folder
 
 STATE_SUFFIX = ".state"  # of the state next to an output, where a run names no other
+# how markers and tombstones begin to name a place
+IN_STORE = "the store "
+IN_STATE = "the state file "
 
 
 class Marker(NamedTuple):
@@ -26,6 +29,10 @@ class Marker(NamedTuple):
 
     identity: str
     place: str
+
+    @property
+    def in_store(self) -> bool:
+        return self.place.startswith(IN_STORE)
 
 
 @dataclass(frozen=True)

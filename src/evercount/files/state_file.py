@@ -44,7 +44,7 @@ from evercount.errors import SnapshotError, StoreError
 from evercount.files.archive import AdaptCopy, archive
 from evercount.files.cap_users import UsedBefore
 from evercount.files.keeper import Keeper, RunState, Totals, WriteTables
-from evercount.files.output_file import Marker, OutputFile, digest_of
+from evercount.files.output_file import IN_STATE, Marker, OutputFile, digest_of
 from evercount.files.published import keeps_tables, own_tables
 from evercount.noise import Secret
 
@@ -97,8 +97,31 @@ class StateFile(Keeper):
             raise StoreError(self._moved_text(self.tombstone))
         if self.moving is not None:
             raise StoreError(moving_text(self.path, self.moving))
-        self._publish()
+        self.finish()
         return self.state
+
+    def finish(self) -> None:
+        """Do what is left of a run, or of a move to here, that was killed."""
+        if self.origin is not None:
+            from evercount.files.move_stream import finish_take_back  # a store is an extra
+
+            finish_take_back(self)
+        self._check_marker()
+        self._publish()
+
+    def _check_marker(self) -> None:
+        """Refuse a copy of the state from before the stream was moved into a store.
+
+        **Guarantee.** A state that is restored from a backup releases nothing if its output was
+        written by a store since. Test: tests/files/test_move_stream.py
+        ::test_a_state_from_a_backup_is_refused.
+        """
+        marker = None if self.output is None else self.output.read_marker()
+        if self.state is not None and marker is not None and marker.in_store:
+            raise StoreError(
+                f"{self.path} is a copy from before its stream was moved to {marker.place}: go on "
+                f"there with its `db` and `name`, and move {self.path} away"
+            )
 
     def read(self) -> RunState | None:
         """Read the state; None before the first run, and if the stream has moved."""
@@ -229,14 +252,19 @@ class StateFile(Keeper):
         if output is not None and output.pending.exists():
             state = replace(state, output=(output.path.name, digest_of(output.pending)))
         self.state = state
+        self._mark_output()  # before the commit: a marker that names a store is a refusal
         self._write()
-        beside = output is not None and output.state_path == self.path
-        if output is not None and not (beside and output.read_marker() is None):
-            with self.open_stream() as stream:
-                output.write_marker(
-                    Marker(stream.identity, f"the state file {self.path.absolute()}")
-                )
         self._publish()
+
+    def _mark_output(self) -> None:
+        """Name this state in the marker of the output, if there is one or must be one."""
+        output = self.output
+        if output is None:
+            return
+        if output.state_path == self.path and output.read_marker() is None:
+            return
+        with self.open_stream() as stream:
+            output.write_marker(Marker(stream.identity, f"{IN_STATE}{self.path.absolute()}"))
 
     def _write(self) -> None:
         """Steps 2 and 3 of the module's text."""
@@ -251,6 +279,17 @@ class StateFile(Keeper):
         return archive(beside, self.output, self.path)
 
     # -- moves (`move_stream.py`) ----------------------------------------------------------------
+
+    def identity(self) -> str:
+        """What tells the noise of the stream from that of all others.
+
+        It opens no stream that a store may have by now: of two with the same noise in one process
+        only the one that was opened last goes on.
+        """
+        if self.moving is not None:
+            return self.moving.identity
+        with self.open_stream() as stream:
+            return stream.identity
 
     def begin_to_leave(self, target: Marker) -> None:
         """Say where the stream is moving. From now on it is not released from here."""
@@ -272,9 +311,12 @@ class StateFile(Keeper):
                 self._numbers = source.published()
         self.state = replace(state, tables=source.own_tables())
         self.origin = origin
+        self.tombstone = None
         self._write()
 
     def forget_origin(self) -> None:
+        """The stream is here, and only here."""
+        self._mark_output()
         self.origin = None
         self._write()
 

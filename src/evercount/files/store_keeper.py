@@ -38,7 +38,7 @@ from evercount.errors import Conflict, SnapshotError, StoreError
 from evercount.files.archive import AdaptCopy, archive
 from evercount.files.cap_users import UsedBefore
 from evercount.files.keeper import Keeper, RunState, Totals, WriteTables
-from evercount.files.output_file import Marker, OutputFile, digest_of
+from evercount.files.output_file import IN_STORE, Marker, OutputFile, digest_of
 from evercount.files.published import keeps_tables, own_tables
 from evercount.files.resume_run import Run, begun_state
 from evercount.noise import Secret
@@ -148,7 +148,12 @@ class StoreKeeper(Keeper):
         has_released = self.live is not None and (self.live.closed > 0 or self.live.follows)
         marker = output.read_marker()
         if has_released and marker is not None and marker.identity in written:
-            return
+            if marker.in_store:
+                return
+            raise StoreError(
+                f"this store is a copy from before stream {self._name!r} was moved to "
+                f"{marker.place}: go on there with `state` and without `db`"
+            )
         raise StoreError(
             f"{output.path} exists, and stream {self._name!r} of this store has not written it: go "
             f"on with the `db` and `name`, or the `state`, that it came from. {TWICE}. If "
@@ -234,8 +239,7 @@ class StoreKeeper(Keeper):
         if run.joining.keys:
             join_keys(self.store, live.name, run.joining.keys)
         if self.output is not None:
-            marker = Marker(live.stream.identity, f"the store {self.store.database.describe()}")
-            self.output.write_marker(marker)
+            self.output.write_marker(Marker(live.stream.identity, place_of(self.store)))
         return live.stream
 
     def note(self, marks: Sequence[TickMark]) -> None:
@@ -287,6 +291,11 @@ class StoreKeeper(Keeper):
 
     def archive(self, beside: Mapping[Path, AdaptCopy | None]) -> list[Path]:
         return archive(beside, self.output, None)
+
+
+def place_of(store: Store) -> str:
+    """Name a store as markers and tombstones do."""
+    return f"{IN_STORE}{store.database.describe()}"
 
 
 def write_run(connection: Connection, live: LiveStream, state: RunState) -> None:

@@ -8,6 +8,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from sqlalchemy import Connection, insert, select
 from evercount.declarations.schedule import SECOND
 from evercount.declarations.settle import Settled
 from evercount.declarations.tick_marks import TickMark
+from evercount.engine.carried_totals import CarriedTotals
 from evercount.engine.release_table import ReleaseTable
 from evercount.engine.stream import Stream
 from evercount.errors import Conflict, TooLarge
@@ -27,7 +29,7 @@ from evercount.store.database import find, write_fact
 from evercount.store.declare_stream import MOST_CELLS, load_live, refuse_twin
 from evercount.store.open_stream import FILES, LiveStream
 from evercount.store.spending import Spending, refuse_beyond_cap
-from evercount.store.stored_releases import genesis
+from evercount.store.stored_releases import genesis, write_carried
 from evercount.store.stream_life import retire_moved
 
 if TYPE_CHECKING:
@@ -45,6 +47,19 @@ class MovingStream:
     marks: Sequence[TickMark]
     # what earlier streams over the same events cost, which no store has
     earlier: Sequence[Cost]
+    # the running totals that it goes on from
+    carried: CarriedTotals | None = None
+
+
+def check_adoption(store: Store, name: str, moving: MovingStream) -> Spending:
+    """Refuse a stream that this store cannot take; return its line of the ledger."""
+    stream = moving.stream
+    if max(stream.query.cells, stream.query.outputs) > MOST_CELLS:
+        raise TooLarge(f"a stream of a store has at most {MOST_CELLS:,} cells; this one has more")
+    refuse_twin(store, bytes.fromhex(stream.identity))
+    line = Spending(name, stream.cost, moving.declaration.public)
+    refuse_beyond_cap(store.database, line, earlier=moving.earlier)
+    return line
 
 
 def adopt_stream(
@@ -58,12 +73,8 @@ def adopt_stream(
     ::test_a_moved_stream_goes_on_as_if_it_had_stayed.
     """
     stream, declaration = moving.stream, moving.declaration.named(name)
-    if max(stream.query.cells, stream.query.outputs) > MOST_CELLS:
-        raise TooLarge(f"a stream of a store has at most {MOST_CELLS:,} cells; this one has more")
+    line = check_adoption(store, name, moving)
     identity = bytes.fromhex(stream.identity)
-    refuse_twin(store, identity)
-    line = Spending(name, stream.cost, declaration.public)
-    refuse_beyond_cap(store.database, line)
     text, start = declaration.canonical(), declaration.schedule.begin / SECOND
     head, secret, now = genesis(text, start), Secret.generate(), time.time()
     first_labels = declaration.declared_query.labels
@@ -106,6 +117,8 @@ def adopt_stream(
             closing.write(connection, live, released, now)
         _write_marks(connection, number, moving.marks, now)
         _write_earlier(connection, name, moving.earlier, now)
+        if moving.carried is not None:
+            write_carried(connection, number, moving.carried)
         keep(connection, live)
     with store.database.reading() as connection:
         stored = select(schema.streams).where(schema.streams.c.id == number)
@@ -131,8 +144,11 @@ def _write_marks(
 
 def _write_earlier(connection: Connection, name: str, earlier: Sequence[Cost], now: float) -> None:
     """Lines of the ledger for streams that this store never had."""
-    for number, cost in enumerate(earlier, 1):
-        row = {"name": f"{name[:52]}.before-{number}", "moment": now}
+    taken = set(connection.execute(select(schema.retired.c.name)).scalars())
+    names = (f"{name[:50]}.before-{number}" for number in count(1))
+    free = (one for one in names if one not in taken)
+    for cost in earlier:
+        row = {"name": next(free), "moment": now}
         facts = json.dumps({"cost": cost.to_dict()})
         reason = "it was kept in a state file and is over"
         connection.execute(insert(schema.retired).values(**row, reason=reason, facts=facts))

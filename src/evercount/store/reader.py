@@ -58,6 +58,7 @@ from evercount.store.stored_releases import (
     last_link,
     link,
     public_keys_of,
+    read_carried,
     read_hashes,
     read_joined,
     read_marks,
@@ -237,9 +238,9 @@ class Reading:
     def carried(self, stream: int) -> CarriedTotals | None:
         """The running totals that a stream goes on from; None where it starts at zero."""
         before = self.database.read(read_fact, f"totals {stream}")
-        if before is None:
-            return None
-        return self.totals_at_end(int(before))
+        if before is not None:
+            return self.totals_at_end(int(before))
+        return self.database.read(read_carried, stream)
 
     def totals_at_end(self, stream: int) -> CarriedTotals:
         """The running totals that a stream has published last, on top of those that it goes on from

@@ -278,7 +278,8 @@ class HeadWriter:
         self._fixed[name] = (closed, digest)
 
     def lost_identity(self, identity: bytes) -> bool:
-        return any(self._spent[name].get("identity") == identity.hex() for name in self.lost)
+        lost = (self._spent.get(name, {}) for name in self.lost)  # none of those before a move
+        return any(spent.get("identity") == identity.hex() for spent in lost)
 
     def write(self, streams: Iterable[LiveStream], released: LiveStream | None = None) -> None:
         """Bring the file up to date, after a commit that released, declared or retired

@@ -45,7 +45,9 @@ meta = Table("meta", metadata, Column("key", String(64), primary_key=True), requ
 """Facts of the store (`identity`, `probe`, `budget_cap`), and by the number N of a stream:
 `late N`, the rule for late events, where it was changed after the declaration; `joined N`, the keys
 that have joined; `hidden N`, (label, first, last tick) of keys that are not shown; `totals N`, the
-stream whose last running totals it goes on from; `at N SOURCE`, where a source goes on."""
+stream whose last running totals it goes on from; `carried N`, these totals themselves, of a stream
+that was moved here; `first N`, the name and the start of the first of its renewals; `moving N`, the
+state file that it is moving to; `at N SOURCE`, where a source goes on."""
 
 streams = Table(
     "streams",

@@ -208,10 +208,14 @@ def describe_ledger(lines: Iterable[Spending], cap: BudgetCap | None = None) -> 
 
 
 def refuse_beyond_cap(
-    database: Database, new: Spending, ending: Mapping[str, int | None] | None = None
+    database: Database,
+    new: Spending,
+    ending: Mapping[str, int | None] | None = None,
+    earlier: Sequence[Cost] = (),
 ) -> None:
     """Refuse a new stream that would spend beyond the cap, together with all others about the same
-    unit; `ending` as in `read_spendings`.
+    unit; `ending` as in `read_spendings`. `earlier` is what streams before it have spent elsewhere,
+    which is charged with it.
 
     **Guarantee.** After every declaration that this lets pass, the total that the ledger states for
     each unit is at most (cap.epsilon, cap.delta), and the streams keep it together, also where a
@@ -222,7 +226,9 @@ def refuse_beyond_cap(
     """
     if (cap := database.read(read_cap)) is None:
         return
-    lines = [line for line in database.read(read_spendings, ending) if line.shares_unit(new)]
+    lines = database.read(read_spendings, ending)
+    lines += [Spending(new.stream, cost, False, True) for cost in earlier]
+    lines = [line for line in lines if line.shares_unit(new)]
     costs = [line.cost for line in (*lines, new)]
     try:
         check_periods([new.cost], costs[:-1])

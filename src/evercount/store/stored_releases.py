@@ -18,6 +18,7 @@ from evercount._validate import FloatArray
 from evercount.declarations.schedule import instant_of
 from evercount.declarations.settle import Settled
 from evercount.declarations.tick_marks import TickMark
+from evercount.engine.carried_totals import CarriedTotals
 from evercount.engine.release_table import ReleaseTable
 from evercount.engine.revisions import by_day
 from evercount.errors import StoreError
@@ -27,6 +28,7 @@ from evercount.store.database import (
     having,
     read_fact,
     rows_of,
+    write_fact,
 )
 from evercount.store.open_stream import StoredStream
 
@@ -207,6 +209,20 @@ def read_joined(connection: Connection, stream: int) -> Joined:
         (after, [tuple(key) if isinstance(key, list) else key for key in keys])
         for after, keys in listed
     ]
+
+
+def write_carried(connection: Connection, stream: int, totals: CarriedTotals) -> None:
+    """Keep the running totals that a stream goes on from, of streams that this store never had."""
+    data = totals.to_dict() | {"numbers": totals.numbers.tolist()}
+    write_fact(connection, f"carried {stream}", json.dumps(data))
+
+
+def read_carried(connection: Connection, stream: int) -> CarriedTotals | None:
+    text = read_fact(connection, f"carried {stream}")
+    if text is None:
+        return None
+    data = json.loads(text)
+    return CarriedTotals.load(data | {"numbers": np.asarray(data["numbers"], np.float64)})
 
 
 def read_values(connection: Connection, stream: int, ticks: range, cells: int) -> FloatArray:
