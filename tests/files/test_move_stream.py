@@ -23,7 +23,7 @@ from evercount.errors import Conflict, ParameterError, StoreError
 from evercount.files.state_file import read_state_file, write_state_file
 from evercount.store import Reading, Store
 from evercount.store.schema import secrets, states
-from evercount.store.spending import Cap, read_spendings, set_cap
+from evercount.store.spending import Cap, describe_ledger, read_spendings, set_cap
 from evercount.store.stream_life import mark_ticks
 from killed_runs import Runner, write_events
 from stored import all_releases
@@ -205,10 +205,13 @@ def test_a_moved_stream_goes_on_as_if_it_had_stayed(
 
 
 def check_store(place: Path, table: dict[str, Any], life: dict[str, Any]) -> None:
-    """The chain of a store is whole, and its pages show what the output has."""
+    """The chain of a store is whole, its pages show what the output has, and its ledger states what
+    all streams of the chain spend together."""
     reading = Reading.open(place)
     try:
         assert reading.verify() == []
+        (total,) = describe_ledger(reading.database.read(read_spendings))["totals"]
+        assert total["epsilon"] == pytest.approx(life["epsilon"], rel=1e-6)
         _, parts = reading.tables_of(reading.names()[-1])
         values = [str(value) for part in parts for value in part.columns()["value"].tolist()]
     finally:
