@@ -42,7 +42,7 @@ from evercount.store.moves import (
     check_adoption,
     finish_leaving,
 )
-from evercount.store.open_stream import AnyStream
+from evercount.store.open_stream import AnyStream, EndedStream
 from evercount.store.schema import noise_identities
 from evercount.store.stream_life import newest_of
 
@@ -131,7 +131,7 @@ def _check_name(store: Store, source: StateFile, live: LiveStream, job: Job) -> 
     )
 
 
-def _check_free(store: Store, source: StateFile, ended: AnyStream | None, job: Job) -> None:
+def _check_free(store: Store, source: StateFile, ended: EndedStream | None, job: Job) -> None:
     """Refuse to move a stream that the run does not go on with, or whose name is taken."""
     name = job.declaration.name
     if ended is not None:
@@ -241,7 +241,7 @@ def take_back(target: StateFile, job: Job) -> Keeper:
     return target
 
 
-def _not_there(marker: Marker, ended: AnyStream | None) -> str:
+def _not_there(marker: Marker, ended: EndedStream | None) -> str:
     """Say what has become of a stream that a store does not have."""
     if ended is None:
         return f"{marker.place} is said to have this stream, and has not: it was lost or moved on"
