@@ -25,7 +25,7 @@ def release(folder: Path, ticks: int, keeper: str) -> float:
     """Release until this many ticks are published; return the processor seconds of the run."""
     now = START + timedelta(days=ticks)
     options = f"--time ts --every 1d --zone UTC --start {START} --key k --keys keys.txt"
-    options += f" --epsilon 1 --delta 1e-9 --horizon 2000 --view per-tick --quiet --out days.csv"
+    options += " --epsilon 1 --delta 1e-9 --horizon 2000 --view per-tick --quiet --out days.csv"
     options += f" {KEEPERS[keeper]}"
     program = "from evercount.cli import app; app()"
     words = ["release", "events.csv", *options.split(), "--now", f"{now}T01:00"]

@@ -23,7 +23,7 @@ from evercount.errors import Conflict, ParameterError, StoreError
 from evercount.files.state_file import read_state_file, write_state_file
 from evercount.store import Reading, Store
 from evercount.store.schema import secrets, states
-from evercount.store.spending import Cap, read_spendings, set_cap
+from evercount.store.spending import BudgetCap, describe_ledger, read_spendings, set_cap
 from evercount.store.stream_life import mark_ticks
 from killed_runs import Runner, write_events
 from store_reading import all_releases
@@ -205,10 +205,13 @@ def test_a_moved_stream_goes_on_as_if_it_had_stayed(
 
 
 def check_store(place: Path, table: dict[str, Any], life: dict[str, Any]) -> None:
-    """The chain of a store is whole, and its pages show what the output has."""
+    """The chain of a store is whole, its pages show what the output has, and its ledger states what
+    all streams of the chain spend together."""
     reading = Reading.open(place)
     try:
         assert reading.verify() == []
+        (total,) = describe_ledger(reading.database.read(read_spendings))["totals"]
+        assert total["epsilon"] == pytest.approx(life["epsilon"], rel=1e-6)
         _, parts = reading.tables_of(reading.names()[-1])
         values = [str(value) for part in parts for value in part.columns()["value"].tolist()]
     finally:
@@ -614,12 +617,12 @@ def test_a_cap_counts_what_earlier_streams_have_spent() -> None:
     go(3)
     go(4, "--new-noise-stream")
     store = Store("s.db")
-    set_cap(store.database, Cap(1.5, 1e-5))
+    set_cap(store.database, BudgetCap(1.5, 1e-5))
     store.close()
     refuses(5, INTO, "would spend epsilon 2", code=6)
     go(5)
     store = Store("s.db")
-    set_cap(store.database, Cap(2.5, 1e-5))
+    set_cap(store.database, BudgetCap(2.5, 1e-5))
     store.close()
     go(6, INTO)
     assert len(spent("s.db")) == 2
@@ -630,6 +633,24 @@ def test_a_cap_counts_what_earlier_streams_have_spent() -> None:
     set_cap(store.database, None)
     store.close()
     go(7, "--out b.csv --db s.db --name second")
+
+
+def test_a_store_from_before_a_move_still_charges_what_was_before() -> None:
+    """The head file knows what the streams before the one that moved in have spent."""
+    go(3)
+    go(4, "--new-noise-stream")
+    Store("s.db").close()
+    keep_copy("s.db")
+    go(6, INTO)
+    before = sorted(line.partition(" ")[2] for line in spent("s.db"))
+    assert len(before) == 2
+    for log in Path().glob("s.db-*"):
+        log.unlink()
+    restore("s.db")
+    Store("s.db").close()
+    assert sorted(line.partition(" ")[2] for line in spent("s.db")) == before
+    Store("s.db").close()
+    assert sorted(line.partition(" ")[2] for line in spent("s.db")) == before
 
 
 def test_errors_have_types() -> None:

@@ -116,7 +116,7 @@ def adopt_stream(
         for released in moving.tables:
             closing.write(connection, live, released, now)
         _write_marks(connection, number, moving.marks, now)
-        _write_earlier(connection, name, moving.earlier, now)
+        before = _write_earlier(connection, name, moving.earlier, now)
         if moving.carried is not None:
             write_carried(connection, number, moving.carried)
         keep(connection, live)
@@ -125,6 +125,8 @@ def adopt_stream(
         live = load_live(connection, connection.execute(stored).mappings().one(), store.sealer)
     store.streams[name] = live
     store.heads.spend(line, identity)
+    for spending in before:
+        store.heads.spend_elsewhere(spending)
     store.write_head()
     return live
 
@@ -142,16 +144,20 @@ def _write_marks(
         write_fact(connection, f"hidden {stream}", json.dumps(hidden))
 
 
-def _write_earlier(connection: Connection, name: str, earlier: Sequence[Cost], now: float) -> None:
-    """Lines of the ledger for streams that this store never had."""
+def _write_earlier(
+    connection: Connection, name: str, earlier: Sequence[Cost], now: float
+) -> list[Spending]:
+    """Write lines of the ledger for streams that this store never had, and return them."""
     taken = set(connection.execute(select(schema.retired.c.name)).scalars())
     names = (f"{name[:50]}.before-{number}" for number in count(1))
     free = (one for one in names if one not in taken)
-    for cost in earlier:
-        row = {"name": next(free), "moment": now}
-        facts = json.dumps({"cost": cost.to_dict()})
+    lines = [Spending(next(free), cost, public=False, retired=True) for cost in earlier]
+    for line in lines:
+        row = {"name": line.stream, "moment": now}
+        facts = json.dumps({"cost": line.cost.to_dict()})
         reason = "it was kept in a state file and is over"
         connection.execute(insert(schema.retired).values(**row, reason=reason, facts=facts))
+    return lines
 
 
 def begin_to_leave(store: Store, live: LiveStream, place: str) -> None:

@@ -273,6 +273,16 @@ class HeadWriter:
     def spend(self, line: Spending, identity: bytes) -> None:
         self._spent[line.stream] = {"cost": line.cost.to_dict(), "identity": identity.hex()}
 
+    def spend_elsewhere(self, line: Spending) -> None:
+        """Keep the line of a stream that this store never had, for a copy of it that is put back.
+
+        **Guarantee.** A store that is restored from before a stream moved in still charges those
+        that came before it. Test: tests/files/test_move_stream.py
+        ::test_a_store_from_before_a_move_still_charges_what_was_before.
+        """
+        self.spend(line, b"")
+        self._fixed[line.stream] = (0, "")
+
     def retire(self, name: str, closed: int, digest: str) -> None:
         self._retired |= {name}
         self._fixed[name] = (closed, digest)
