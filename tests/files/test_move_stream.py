@@ -10,7 +10,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from typer.testing import CliRunner
@@ -27,6 +27,9 @@ from evercount.store.spending import BudgetCap, describe_ledger, read_spendings,
 from evercount.store.stream_life import mark_ticks
 from killed_runs import Runner, write_events
 from store_reading import all_releases
+
+if TYPE_CHECKING:
+    from postgres_cluster import Postgres
 
 pytest.importorskip("duckdb")
 SECRET = Secret.from_hex("55" * 32)
@@ -651,6 +654,23 @@ def test_a_store_from_before_a_move_still_charges_what_was_before() -> None:
     assert sorted(line.partition(" ")[2] for line in spent("s.db")) == before
     Store("s.db").close()
     assert sorted(line.partition(" ")[2] for line in spent("s.db")) == before
+
+
+def test_postgresql_takes_a_stream_over_and_gives_it_back(postgres: Postgres) -> None:
+    url = postgres.fresh()
+    go(3)
+    first = Path("out.csv").read_text()
+    go(5, f"--db {url} --name flu")
+    refuses(6, "", "was moved to the store")
+    go(7, "--state back.state")
+    assert Path("out.csv").read_text().startswith(first)
+    assert len(Path("out.csv").read_text().splitlines()) == 7
+    reading = Reading.open(url)
+    try:
+        assert reading.verify() == []
+    finally:
+        reading.close()
+    refuses(8, f"--db {url} --name flu", "back.state")
 
 
 def test_errors_have_types() -> None:
