@@ -149,7 +149,7 @@ def band_plot(
     labels: Sequence[str],
     target: str | Path | Axes | None = None,
     *,
-    title: str = "band: interval per number",
+    title: str = "shaded: interval",
     times: TimeArray | None = None,
     zone: tzinfo | None = None,
     left: IntArray | None = None,

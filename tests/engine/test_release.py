@@ -163,7 +163,7 @@ def test_plots_are_written(tmp_path):
         r.plot(tmp_path / f"chart.{suffix}")
         assert (tmp_path / f"chart.{suffix}").stat().st_size > 5000
     axes = r.plot()
-    assert axes.get_title(loc="left").startswith("band: interval")
+    assert axes.get_title(loc="left").startswith("shaded: interval")
     numbers = r.rows, *limits(r, 0.95)
     assert (
         band_plot(r.ticks, *numbers, r.labels, title="of a file").get_title(loc="left")

@@ -285,7 +285,7 @@ def test_a_plan_of_views_is_a_table() -> None:
         "per-tick",
         "running",
         "score",
-        "twice: epsilon",
+        "epsilon_if_run_twice",
         "chosen",
     ]
     assert frame["running"].tolist() == [row.stds["running"] for row in found.rows]

@@ -204,7 +204,7 @@ def _plan_views(
         f"delta={budget.delta:g}"
     )
     typer.echo(str(comparison))
-    typer.echo("twice: epsilon that two such streams cost together.")
+    typer.echo("epsilon_if_run_twice: what two such streams cost together.")
     if discovery is not None:
         print_discovery(discovery)
 

@@ -483,8 +483,8 @@ def plan(
         MissingExtra: The extra `cli` is not installed.
 
     >>> plan(every="1d", zone="UTC", epsilon=1, horizon=365, views=["per-tick", "running"])
-    noise             delta  per-tick  running  twice: epsilon
-    terrace (chosen)      0      1.79    13.41            2.00
+    noise             delta  per-tick  running  epsilon_if_run_twice
+    terrace (chosen)      0      1.79    13.41                  2.00
     ...
     """
     arguments = named_options(locals())

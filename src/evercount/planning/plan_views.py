@@ -114,7 +114,7 @@ class ViewPlan:
             "delta": [row.delta for row in self.rows],
             **stds,
             "score": [row.score for row in self.rows],
-            "twice: epsilon": [row.twice for row in self.rows],
+            "epsilon_if_run_twice": [row.twice for row in self.rows],
             "chosen": [row.chosen for row in self.rows],
         }
 
@@ -154,7 +154,7 @@ class ViewPlan:
 
     def __repr__(self) -> str:
         views = list(self.rows[0].stds)
-        table = [["noise", "delta", *views, "twice: epsilon"]]
+        table = [["noise", "delta", *views, "epsilon_if_run_twice"]]
         for row in self.rows:
             name = f"{row.name} (chosen)" if row.chosen else row.name
             stds = [f"{row.stds[view]:,.2f}" for view in views]
@@ -190,10 +190,10 @@ def plan_views(
 
     >>> from evercount import Budget
     >>> print(plan_views(Budget(1.0, 0.0), 365, ["per-tick", "running"]))
-    noise             delta  per-tick  running  twice: epsilon
-    terrace (chosen)      0      1.79    13.41            2.00
-    fresh                 0      1.36    25.92            2.00
-    bridge                0      5.93    10.31            2.00
+    noise             delta  per-tick  running  epsilon_if_run_twice
+    terrace (chosen)      0      1.79    13.41                  2.00
+    fresh                 0      1.36    25.92                  2.00
+    bridge                0      5.93    10.31                  2.00
     terrace (delta=0) is chosen: at worst 1.32 times the best possible for one view; next best: ...
     """
     query = query or Count()
