@@ -56,16 +56,15 @@ def enter_new(
     job: Job,
     stream: Stream,
     *,
-    entered_as: str | None,
     publishes: bool,
     continues_chain: bool,
     cleanup: ExitStack,
 ) -> LedgerEntry:
     """Check that a new stream fits. A run that publishes nothing starts no ledger.
 
-    A run that died may have entered the stream already, under the name `entered_as`. With
-    `continues_chain` it has taken over the caps of the streams of its chain; any other stream of
-    that chain is refused.
+    A run that died may have entered the stream already. Nobody can tell its entry from that of
+    another stream, so it is entered again: the safe side. With `continues_chain` it has taken over
+    the caps of the streams of its chain; any other stream of that chain is refused.
 
     **Guarantee.** A stream that does not fit is refused before its events are read, and no tick of
     a stream is published that is not in the ledger. Test: tests/files/test_release_ledger.py.
@@ -78,10 +77,6 @@ def enter_new(
     else:
         ledger = _start(path, job, stream.budget, publishes, cleanup)
     _check_total(path, job, ledger)
-    if entered_as in {entry.name for entry in ledger.entries}:
-        sentence = ledger.sentence()
-        ledger.close()
-        return LedgerEntry(entered_as, f"Ledger {job.ledger}: {sentence}")
     chain = stream.cost.chain
     same_chain = [entry for entry in ledger.entries if chain and entry.cost.chain == chain]
     if same_chain and not continues_chain:

@@ -185,7 +185,7 @@ def resume(job: Job, keeper: Keeper, cleanup: ExitStack) -> Run:
         before=state,
         predecessors=predecessors,
         stream=stream,
-        entry=_entry(job, keeper, state, stream, publishes, predecessors, cleanup),
+        entry=_entry(job, state, stream, publishes, predecessors, cleanup),
         first=first,
         stop=stop,
         joining=joining,
@@ -396,7 +396,6 @@ def _due(job: Job, stream: Stream) -> tuple[int, int]:
 
 def _entry(
     job: Job,
-    keeper: Keeper,
     state: RunState | None,
     stream: Stream,
     publishes: bool,
@@ -405,11 +404,9 @@ def _entry(
 ) -> LedgerEntry:
     if state is not None:
         return enter_known(job, state.entry, cleanup)
-    begun = None if predecessors.replaced else keeper.begun
     return enter_new(
         job,
         stream,
-        entered_as=None if begun is None else begun.entry,
         publishes=publishes,
         continues_chain=predecessors.renewed,
         cleanup=cleanup,

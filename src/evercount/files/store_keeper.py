@@ -125,6 +125,11 @@ class StoreKeeper(Keeper):
 
     def _read(self, live: LiveStream) -> RunState:
         sealed = self.store.database.read(find, file_runs, "sealed", stream=live.id)
+        if sealed is None:
+            raise StoreError(
+                f"stream {live.name!r} of the store was declared by another version of evercount, "
+                "whose runs this one does not read: go on with that version"
+            )
         try:
             state = RunState.from_dict(unpack(live.unseal(sealed, "files")))
         except SnapshotError as error:
