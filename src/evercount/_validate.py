@@ -34,12 +34,16 @@ AnyArray: TypeAlias = npt.NDArray[Any]
 
 
 def check_kind(what: str, value: object, kinds: Any, example: str) -> None:
-    """Refuse a value of another type, with one that works. It may be a secret, so only its type is
-    named."""
+    """Refuse a value of another type, with one that works."""
     if not isinstance(value, kinds):
-        raise ParameterError(
-            f"{what} must be a {_kind_names(kinds)}, e.g. {example}, got {type(value).__name__}"
-        )
+        raise wrong_kind(what, value, kinds, example)
+
+
+def wrong_kind(what: str, value: object, kinds: Any, example: str) -> ParameterError:
+    """The refusal of a value of another type. It may be a secret, so only its type is named."""
+    return ParameterError(
+        f"{what} must be a {_kind_names(kinds)}, e.g. {example}, got {type(value).__name__}"
+    )
 
 
 def _kind_names(kinds: Any) -> str:

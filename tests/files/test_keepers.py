@@ -176,7 +176,7 @@ KEEPER_FILES = {
     for name in ("keeper", "state_file", "store_keeper", "open_keeper", "move_stream")
 }
 KEEPER_TYPES = {"StateFile", "StoreKeeper", "_Unkept"}
-ABOUT_THE_RUN = {("files/release_job.py", "kept")}
+ABOUT_THE_RUN = {("files/release_job.py", "kept"), ("front_door/release_data.py", "_job")}
 """Where `db` is one of the options of a run, and no keeper is asked for."""
 
 

@@ -126,10 +126,10 @@ def test_none_is_the_default() -> None:
     ],
 )
 def test_a_wrong_type_is_refused_without_the_value(name: str, value: object) -> None:
-    with pytest.raises(ParameterError, match=f"`{name}` must be a value such as") as refusal:
+    with pytest.raises(ParameterError, match=f"`{name}` must be a .*, e.g. ") as refusal:
         ReleaseOptions.of({name: value})
     example = (ReleaseOptions.model_fields[name].examples or [""])[0]
-    assert str(refusal.value).endswith(f"such as {example}, got {type(value).__name__}")
+    assert str(refusal.value).endswith(f"e.g. {example}, got {type(value).__name__}")
     assert refusal.value.__cause__ is refusal.value.__context__ is None
 
 

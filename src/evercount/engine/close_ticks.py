@@ -117,7 +117,7 @@ def close_ticks(
 
     **Guarantee.** The published numbers are those of `Stream.run_totals` tick by tick: a function
     of the stream's parameters, its secret and the totals, whatever the sizes of the tables. Test:
-    tests/contracts/test_same_table.py::test_every_door_publishes_the_same_table.
+    tests/contracts/test_same_table.py::test_every_interface_publishes_the_same_table.
     """
     if totals.first_tick != stream.tick + 1:
         raise InputError(

@@ -82,8 +82,8 @@ def take_over(store: Store, source: StateFile, job: Job) -> bool:
             source.begin_to_leave(target)
             _adopt(store, state, moving, job)
     if not job.check:
+        _mark(source, target)  # before the tombstone, which a killed run would stop at
         source.bury(target)
-        _mark(source, target)
     return True
 
 

@@ -29,7 +29,8 @@ from pydantic import (
 from pydantic.config import JsonDict
 from pydantic.fields import FieldInfo
 
-from evercount.errors import ParameterError, UnknownName
+from evercount._validate import wrong_kind
+from evercount.errors import UnknownName
 from evercount.noise import Secret
 from evercount.queries import Query
 
@@ -60,11 +61,8 @@ class Options(BaseModel):
         except ValidationError as error:
             wrong = error.errors(include_url=False)[0]
         name = str(wrong["loc"][0])
-        example = (cls.model_fields[name].examples or [""])[0]
-        # it may be a secret, so only its type is named
-        raise ParameterError(
-            f"`{name}` must be a value such as {example}, got {type(given[name]).__name__}"
-        )
+        field = cls.model_fields[name]
+        raise wrong_kind(f"`{name}`", given[name], field.annotation, (field.examples or [""])[0])
 
     @field_validator("*", mode="wrap")
     @classmethod

@@ -53,7 +53,7 @@ def count_placed(rows: DataFrame, declaration: StreamDeclaration) -> Iterator[Ar
 
     **Guarantee.** One row adds to one cell of one tick, by its own time, key and value alone: the
     promise of `files.count_rows.count`, with the same rules. Test:
-    tests/spark/test_count_events.py::test_spark_and_the_file_door_agree_row_by_row.
+    tests/spark/test_count_events.py::test_spark_and_the_file_interface_agree_row_by_row.
     """
     brings_persons, brings_names = expected_parts(declaration)
     if brings_names:

@@ -156,7 +156,7 @@ def forget_caps(connection: Connection, live: LiveStream, closing: range) -> Non
     ticks that are about to close.
 
     **Guarantee.** No cap looks at them any more. Test:
-    tests/contracts/test_late_rules.py::test_every_door_publishes_the_same_table.
+    tests/contracts/test_late_rules.py::test_every_interface_publishes_the_same_table.
     """
     caps = live.declaration.user_caps
     revise_for = live.declaration.revise_for

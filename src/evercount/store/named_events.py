@@ -94,7 +94,7 @@ def as_tick(
     batches; the order of a user's events is a function of these events. Proof:
     `queries/distinct_users.proof.md`, "Where rows have no order". Tests:
     tests/store/test_named_events.py and
-    tests/contracts/test_same_table.py::test_keys_that_nobody_listed_and_persons_are_alike_in_every_door.
+    tests/contracts/test_same_table.py::test_keys_that_nobody_listed_and_persons_are_alike_in_every_interface.
     """
     if not parts:
         return list(accepted)
