@@ -178,6 +178,8 @@ def resume(job: Job, keeper: Keeper, cleanup: ExitStack) -> Run:
         stop = min(joining.since, stop)
     if state is not None:
         state.closed.check(first, job.declaration.schedule)
+    if predecessors.costs:  # refused now, and not when it is said what all of them cost
+        compose((*predecessors.costs, stream.cost))
     publishes = not job.check and stop > first
     return Run(
         job=job,

@@ -492,9 +492,9 @@ def _why_apart(cost: Cost, others: Sequence[Cost]) -> str:
         )
     return (
         f"persons are protected in periods of {cost.budget.period} that begin at different times, "
-        "or are not equally long: one of a stream meets two of another one. They can be added only "
-        "if their starts are a whole number of periods apart, or if one stream begins after the "
-        "end of the other."
+        "or are not equally long: one of a stream meets two of another one, or a part of one. They "
+        "can be added only if their starts are a whole number of periods apart, or if one stream "
+        "begins after the last period of the other is over."
     )
 
 

@@ -153,6 +153,14 @@ def successor_text(cost: Cost) -> str:
     )
     if cost.span == cost.during:
         return free
+    from evercount.privacy.time_range import Grid  # it needs budgets, and budgets need these texts
+
+    grid = Grid.of(cost.span.periods)
+    if grid is None or grid.zone is None:
+        return (
+            "A new stream that starts at this end, in the middle of a period, has periods of its "
+            f"own, and what both cost together is not stated: a ledger refuses it. {free}"
+        )
     return (
         "A new stream that starts at this end, in the middle of a period, counts what the same "
         f"persons do in that period again: both together keep {_promise_of_two(cost)}. {free}"

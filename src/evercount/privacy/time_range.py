@@ -213,17 +213,25 @@ def lies_in_one_range(budget: Budget) -> bool:
 
 
 def share_periods(one: TimeRange | None, other: TimeRange | None) -> bool:
-    """Whether each period that begins in one of two ranges meets at most one of the periods of the
-    other.
+    """Whether each period that begins in one of two ranges is a whole period of the other, or does
+    not meet it.
 
-    **Guarantee.** It never says so of ranges where one period meets two: `composition.proof.md`,
-    section 8, "Periods". Nothing is known without a range, or without a text that says which
-    periods they are. Test:
-    `tests/privacy/test_periods_together.py::test_no_person_costs_more_than_is_stated`.
+    A period that a stream meets in part only may cost it twice: without the first half of what a
+    person does, the second half may come under the cap.
+
+    **Guarantee.** It never says so of ranges where a period meets two, or a part of one:
+    `composition.proof.md`, section 8, "Periods". Nothing is known without a range, or without a
+    text that says which periods they are. Tests:
+    `tests/privacy/test_periods_together.py::test_no_person_costs_more_than_is_stated`,
+    `tests/privacy/test_periods_together.py::test_a_period_that_a_renewal_cuts`.
 
     >>> monday, tuesday = (TimeRange(day, 100 + day, "1", f"7 {day}") for day in (0, 1))
     >>> share_periods(monday, tuesday), share_periods(monday, TimeRange(103, 110, "1", "7 5"))
-    (False, True)
+    (False, False)
+    >>> share_periods(monday, TimeRange(105, 112, "1", "7 0"))
+    True
+    >>> share_periods(monday, TimeRange(106, 113, "1", "7 1"))
+    True
     """
     if one is None or other is None or not one.periods or not other.periods:
         return False
@@ -232,7 +240,7 @@ def share_periods(one: TimeRange | None, other: TimeRange | None) -> bool:
     grids = Grid.of(one.periods), Grid.of(other.periods)
     if grids[0] is None or grids[1] is None or MANUAL in (one.ticks, other.ticks):
         return False
-    overlap = one.holds(other.start) or other.holds(one.start)
+    overlap = one.whole.holds(other.start) or other.whole.holds(one.start)
     return grids[0].clock == grids[1].clock and not overlap
 
 
