@@ -3,13 +3,15 @@ memory.
 
 Each measurement is a process of its own; the two kinds take turns, and the best of each is
 compared, because other work on the machine can only make a run slower. Caps of persons are compared
-with the count without persons of the same file, in the processor time of the whole processes.
+with DuckDB's own count of different persons in each tick, and unlisted keys with its count of each
+key in each tick, over the same file, in the processor time of the whole processes.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import resource
 import subprocess
 import sys
@@ -27,8 +29,12 @@ if TYPE_CHECKING:
 KEYS, TICKS = 1000, 100
 START_US = 1_767_225_600_000_000
 TARGET_RATIO, TARGET_LARGE, TARGET_MB = 1.5, 1.4, 600.0
-TARGET_PERSONS = {10**5: 2.2, 10**6: 2.5}
-"""How many times the processor time without persons the caps may take, for so many persons."""
+TARGET_WITHIN_TICKS, TARGET_CAPS, TARGET_EXPONENT, TARGET_PERSONS_MB = 1.5, 2.5, 1.05, 800.0
+"""How many times the processor time of `count(distinct)` caps within a tick and others may take,
+and how it may grow with the rows."""
+PERSONS = (10**5, 10**6)
+TARGET_KEYS, TARGET_KEYS_MB = 4.0, 500.0
+UNLISTED = 10**5
 LARGE = 5 * 10**7
 CAPS: dict[str, dict[str, Any]] = {
     "20 events": {"max_events": 20},
@@ -74,23 +80,78 @@ def write_events(
     (folder / "regions.txt").write_text("".join(f"region-{i}\n" for i in range(KEYS)))
 
 
-def plain(folder: Path, name: str) -> dict[str, float]:
-    """The query that someone without privacy would write."""
-    import duckdb
-
-    reader = {
+def _reader(folder: Path, name: str) -> str:
+    """SQL: read the events, in the types that someone would give them."""
+    return {
         "events.csv": f"read_csv('{folder}/events.csv', header=true, delim=',', "
         "columns={'ts': 'TIMESTAMP', 'region': 'VARCHAR', 'uid': 'VARCHAR'})",
         "events.parquet": f"read_parquet('{folder}/events.parquet')",
         "events.jsonl": f"read_json('{folder}/events.jsonl', format='newline_delimited', "
         "columns={ts: 'TIMESTAMP', region: 'VARCHAR'})",
     }[name]
+
+
+def plain(folder: Path, name: str) -> dict[str, float]:
+    """The query that someone without privacy would write."""
+    import duckdb
+
+    reader = _reader(folder, name)
     start = time.perf_counter()
     duckdb.connect().execute(
         f"SELECT (epoch_us(ts) - {START_US}) // 3600000000 AS tick, region, count(*) FROM {reader} "
         "GROUP BY ALL"
     ).fetchnumpy()
     return {"seconds": time.perf_counter() - start}
+
+
+def distinct(folder: Path, name: str) -> dict[str, float]:
+    """Count the different persons of each hour, as someone without privacy would."""
+    import duckdb
+
+    start = time.perf_counter()
+    duckdb.connect().execute(
+        f"SELECT (epoch_us(ts) - {START_US}) // 3600000000 AS tick, count(DISTINCT uid) FROM "
+        f"{_reader(folder, name)} GROUP BY ALL"
+    ).fetchnumpy()
+    return {"seconds": time.perf_counter() - start}
+
+
+def keys_of_hours(folder: Path, name: str) -> dict[str, float]:
+    """Count each key of each hour, whatever keys there are: here the persons are the keys."""
+    import duckdb
+
+    start = time.perf_counter()
+    duckdb.connect().execute(
+        f"SELECT (epoch_us(ts) - {START_US}) // 3600000000 AS tick, uid, count(*) FROM "
+        f"{_reader(folder, name)} GROUP BY ALL"
+    ).fetchnumpy()
+    return {"seconds": time.perf_counter() - start}
+
+
+def unlisted(folder: Path, name: str) -> dict[str, float]:
+    """Release the keys of each hour that pass the threshold: count, noise for each, commit."""
+    from evercount.declarations.declaration import StreamDeclaration
+    from evercount.declarations.fields import Columns
+    from evercount.files.release_job import Job
+    from evercount.files.release_run import release_file
+    from evercount.privacy import Budget
+    from evercount.queries import DiscoveredKeys
+
+    declaration = StreamDeclaration(
+        "bench",
+        DiscoveredKeys(),
+        Budget(1.0, 1e-6),
+        "1h",
+        "2026-01-01",
+        horizon=TICKS,
+        columns=Columns("ts", key="uid"),
+        views=("per-tick",),
+    )
+    with tempfile.TemporaryDirectory() as out:
+        end = declaration.schedule.start_of(TICKS + 1)
+        start = time.perf_counter()
+        release_file(Job(str(folder / name), declaration, f"{out}/out.csv", end))
+        return {"seconds": time.perf_counter() - start}
 
 
 def declared(folder: Path, caps: dict[str, Any] | None = None) -> StreamDeclaration:
@@ -154,6 +215,9 @@ ACTIONS: dict[str, Callable[[Path, str], dict[str, float]]] = {
     "plain": plain,
     "counted": counted,
     "whole": whole_command,
+    "distinct": distinct,
+    "keys of hours": keys_of_hours,
+    "unlisted": unlisted,
     **{what: partial(counted, caps=caps) for what, caps in CAPS.items()},
 }
 
@@ -205,23 +269,64 @@ def plain_rows(rows: int, rounds: int) -> Iterator[dict[str, Any]]:
 
 
 def persons_rows(rows: int, rounds: int) -> Iterator[dict[str, Any]]:
-    """Caps of persons, next to the count without persons."""
-    for persons, target in TARGET_PERSONS.items():
-        with tempfile.TemporaryDirectory() as made:
-            write_events(Path(made), rows, persons, ("csv", "parquet"))
-            for name in ("events.csv", "events.parquet"):
-                without, *within = _turns(("counted", *CAPS), Path(made), name, rounds)
-                base, note = (
-                    _best(without, "processor"),
-                    f"{rows:.0e} rows, {persons:.0e} persons, processor time",
-                )
-                yield _row(f"without persons, {name}", base, "s", 1.0, None, note)
-                for caps, found in zip(CAPS, within, strict=True):
-                    took = _best(found, "processor")
-                    yield _row(f"{caps}, {name}", took, "s", took / base, target, note)
-                yield _memory(
-                    f"{persons:.0e} persons, {name}", [one for found in within for one in found]
-                )
+    """Caps of persons, next to DuckDB's count of different persons; and how a cap grows with the
+    rows."""
+    smaller: dict[tuple[int, str, str], float] = {}
+    for size, kinds in ((rows, ("csv", "parquet")), (5 * rows, ("parquet",))):
+        for persons in PERSONS:
+            with tempfile.TemporaryDirectory() as made:
+                write_events(Path(made), size, persons, kinds)
+                for kind in kinds:
+                    for row in _persons_of_a_file(
+                        Path(made), f"events.{kind}", size, persons, rounds
+                    ):
+                        key = (persons, kind, row["name"])
+                        if row["unit"] == "s" and key in smaller:
+                            yield _growth(row, smaller[key])
+                        smaller.setdefault(key, row["value"])
+                        yield row
+
+
+def _persons_of_a_file(
+    folder: Path, name: str, rows: int, persons: int, rounds: int
+) -> Iterator[dict[str, Any]]:
+    """The rows of one file: the plain query, each cap, peak memory."""
+    plainly, *within = _turns(("distinct", *CAPS), folder, name, rounds)
+    base = _best(plainly, "processor")
+    note = f"{rows:.0e} rows, {persons:.0e} persons, processor time"
+    yield _row(f"count(distinct), {name}", base, "s", 1.0, None, note)
+    for caps, found in zip(CAPS, within, strict=True):
+        took = _best(found, "processor")
+        target = TARGET_CAPS
+        if CAPS[caps].keys() == {"max_per_tick", "period"}:
+            target = TARGET_WITHIN_TICKS
+        yield _row(f"{caps}, {name}", took, "s", took / base, target, note)
+    most = max(one["megabytes"] for found in within for one in found)
+    ratio = most / TARGET_PERSONS_MB
+    yield _row(f"peak memory of caps, {name}", most, "MB", ratio, 1.0, f"of 800 MB; {note}")
+
+
+def _growth(row: dict[str, Any], before: float) -> dict[str, Any]:
+    """By which power of the rows a measurement has grown from a fifth of them."""
+    exponent = math.log(row["value"] / before) / math.log(5)
+    note = f"power of the rows; {row['note']}"
+    return _row(f"growth of {row['name']}", exponent, "", exponent, TARGET_EXPONENT, note)
+
+
+def keys_rows(rows: int, rounds: int) -> Iterator[dict[str, Any]]:
+    """Unlisted keys, next to DuckDB's count of each key in each tick."""
+    with tempfile.TemporaryDirectory() as made:
+        write_events(Path(made), rows, UNLISTED, ("parquet",))
+        actions = ("keys of hours", "unlisted")
+        plainly, released = _turns(actions, Path(made), "events.parquet", rounds)
+        base, took = _best(plainly, "processor"), _best(released, "processor")
+        note = f"{rows:.0e} rows, {UNLISTED:.0e} keys, {TICKS} ticks, processor time"
+        yield _row("group by hour and key, events.parquet", base, "s", 1.0, None, note)
+        name = "keys of the hour, unlisted, events.parquet"
+        yield _row(name, took, "s", took / base, TARGET_KEYS, note)
+        most = max(one["megabytes"] for one in released)
+        ratio = most / TARGET_KEYS_MB
+        yield _row("peak memory, unlisted keys", most, "MB", ratio, 1.0, "of 500 MB")
 
 
 def large_rows(rows: int, rounds: int) -> Iterator[dict[str, Any]]:
@@ -248,7 +353,8 @@ def large_rows(rows: int, rounds: int) -> Iterator[dict[str, Any]]:
 
 def run(rows: int = 10**7, repeats: int = 3) -> list[dict[str, Any]]:
     """One row per measurement: name, value, unit, ratio, target, note."""
-    return [*plain_rows(rows, repeats), *persons_rows(rows, repeats)]
+    parts = (plain_rows, persons_rows, keys_rows)
+    return [row for part in parts for row in part(rows, repeats)]
 
 
 def _memory(name: str, found: list[dict[str, float]]) -> dict[str, Any]:
@@ -276,6 +382,7 @@ if __name__ == "__main__":
         "--rounds", type=int, default=3, help="how many times each is measured; the best counts"
     )
     parser.add_argument("--persons", action="store_true", help="only the caps of persons")
+    parser.add_argument("--keys", action="store_true", help="only unlisted keys")
     parser.add_argument(
         "--large", action="store_true", help="only a large Parquet file, without persons"
     )
@@ -288,13 +395,13 @@ if __name__ == "__main__":
         print(json.dumps({**measured, "megabytes": used.ru_maxrss / 1024, "processor": processor}))
         sys.exit()
     print(f"{'':60}{'value':>10} {'':4}{'ratio':>8}{'target':>8}  note")
-    parts = (
-        [persons_rows]
-        if given.persons
-        else [large_rows]
-        if given.large
-        else [plain_rows, persons_rows]
-    )
+    parts = [plain_rows, persons_rows, keys_rows]
+    if given.persons:
+        parts = [persons_rows]
+    elif given.keys:
+        parts = [keys_rows]
+    elif given.large:
+        parts = [large_rows]
     for row in chain(
         *(part(given.rows or (LARGE if given.large else 10**7), given.rounds) for part in parts)
     ):

@@ -17,7 +17,7 @@ from evercount.declarations.declaration import StreamDeclaration
 from evercount.engine.close_ticks import TickTotals
 from evercount.engine.user_counting import UserCaps
 from evercount.errors import InputError
-from evercount.files import cap_users
+from evercount.files import cap_users, event_parts
 from evercount.files.cap_users import UsedBefore, UserRule
 from evercount.files.count_rows import count
 from evercount.files.release_job import Job
@@ -133,18 +133,26 @@ def by_sql(
     )
     with database(scratch).cursor() as connection:
         connection.register("events", table)
-        connection.execute(
-            f"CREATE TEMP TABLE event AS SELECT *, {cap_users.NUMBER_OF_USER} AS number FROM "
-            f"events WHERE place BETWEEN {ticks.start} AND {ticks.stop - 1}"
-        )
-        connection.execute(
-            "INSERT INTO event BY NAME SELECT -3 AS place, 'u1' AS who, 0 AS us, -1 AS cell"
+        batches = event_parts.read_batches(
+            connection,
+            f"SELECT *, {event_parts.NUMBER_OF_USER} AS number FROM events WHERE place BETWEEN "
+            f"{ticks.start} AND {ticks.stop - 1}",
         )
         (_, cell, number, _), known = UserRule(caps, period_of, ticks, ordered).count(
-            connection, state
+            connection, batches, state, scratch
         )
     assert set(number.tolist()) <= {1}
     return sorted(cell.tolist()), known
+
+
+def cut_small(monkeypatch: pytest.MonkeyPatch, most: int | None) -> None:
+    """Cut events into parts of at most so many, in two steps, and read few of them at a time."""
+    monkeypatch.setattr(event_parts, "EVENTS_OF_A_PART", most or 1 << 20)
+    monkeypatch.setattr(event_parts, "MOST_EVENTS", most or 1 << 20)
+    monkeypatch.setattr(event_parts, "BATCH_ROWS", 16)
+    monkeypatch.setattr(event_parts, "PART_BITS", 2)
+    monkeypatch.setattr(cap_users, "MOST_SUMS", 30)
+    monkeypatch.setattr(cap_users, "MOST_GROUPS", 50)
 
 
 @pytest.mark.parametrize("ordered", [False, True])
@@ -156,7 +164,7 @@ def test_caps_are_those_of_plain_python(
     several steps."""
     partly = 0
     for seed, length in enumerate((None, 1, 3, 4)):
-        monkeypatch.setattr(cap_users, "EVENTS_OF_A_STEP", (1 << 22, 20)[seed % 2])
+        cut_small(monkeypatch, (None, 20)[seed % 2])
         events = random_events(150, seed, ticks=9)
 
         def period_of(tick: int, length: int | None = length) -> int:
@@ -179,16 +187,29 @@ def test_caps_are_those_of_plain_python(
 def test_a_shared_number_of_two_users_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Users go by a hash of their name only where no two of them share it: here all do."""
-    monkeypatch.setattr(cap_users, "NUMBER_OF_USER", "length(who)::UBIGINT")
+    """Users are cut into parts by a hash of their name, and told apart by the name: here all share
+    the hash."""
+    for module in (event_parts, cap_users):
+        monkeypatch.setattr(module, "NUMBER_OF_USER", "length(who)::USMALLINT")
     events = random_events(150, 3, ticks=9)
-    for caps, step in ((Caps(events=3), 1 << 20), (Caps(per_tick=1), 20), (Caps(5, 2, 3), 20)):
-        monkeypatch.setattr(cap_users, "EVENTS_OF_A_STEP", step)
+    for caps, most in ((Caps(events=3), None), (Caps(per_tick=1), 20), (Caps(5, 2, 3), 20)):
+        cut_small(monkeypatch, most)
         right = by_hand(events, caps, {}, lambda tick: 0, range(1, 10), ordered=False)
         assert (
             by_sql(events, caps, {}, lambda tick: 0, range(1, 10), ordered=False, scratch=tmp_path)
             == right
         )
+
+
+@pytest.mark.parametrize("farthest", [3, 10**6, 2**62], ids=["ties", "few ties", "far apart"])
+def test_events_are_in_order_of_visit_time_and_row(farthest: int) -> None:
+    """Also where times are so far apart that visit and time do not fit into one number."""
+    draw = np.random.default_rng(7)
+    visit = draw.integers(0, 20, 3000)
+    time = draw.integers(-farthest, farthest, 3000)
+    right = sorted(range(3000), key=lambda row: (visit[row], time[row], row))
+    assert cap_users._sort_by_time(visit, time).tolist() == right
+    assert cap_users._sort_by_time(visit[:0], time[:0]).tolist() == []
 
 
 def test_of_too_many_events_at_one_place_none_counts(tmp_path: Path) -> None:

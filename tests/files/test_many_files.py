@@ -139,7 +139,9 @@ def test_users_in_small_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             seen[row["user"]] += 1
             expected[int(row["ts"][11:13]), KEYS.index(row["region"])] += 1
     for number, pieces in enumerate((1 << 20, 100, 7)):
-        monkeypatch.setattr("evercount.files.cap_users.EVENTS_OF_A_STEP", pieces)
+        monkeypatch.setattr("evercount.files.event_parts.EVENTS_OF_A_PART", pieces)
+        monkeypatch.setattr("evercount.files.event_parts.MOST_EVENTS", pieces)
+        monkeypatch.setattr("evercount.files.event_parts.BATCH_ROWS", pieces)
         got = counted([path], spec, tmp_path / f"s{number}", users={"busy": (2, 0)})
         table = got.totals.rows(1, 11)
         assert {(t, c): int(table[t, c]) for t, c in zip(*np.nonzero(table), strict=True)} == dict(

@@ -35,7 +35,7 @@ from evercount.mechanisms.composed_noise import NamedNoise
 from evercount.mechanisms.noise_stream import join_cells
 from evercount.queries.base import Query, V_co
 from evercount.queries.discovered_keys import RESERVED
-from evercount.queries.key_counts import KeyCounts, Thresholds
+from evercount.queries.key_counts import KeyCounts, Thresholds, frequent_keys
 from evercount.queries.rollup import SEPARATOR, path_key
 from evercount.queries.sensitivities import protected_l1
 
@@ -92,8 +92,8 @@ def _advance_own_ticks(
     totals = numbers + noise.rows(state.tick + 1, len(numbers))[:, noise.place[""]]
     released: list[dict[str, int]] = []
     for tick, more in enumerate(encoder.pending, state.tick + 1):
-        names = sorted(key for key, count in more.items() if count >= thresholds.minimum)
-        noisy = np.asarray([more[key] for key in names], np.int64) + noise.at(tick, names)
+        names, counts = frequent_keys(more, thresholds.minimum)
+        noisy = counts + noise.at(tick, names)
         passed = np.flatnonzero(noisy >= thresholds.at(tick)).tolist()
         released.append({names[place]: int(noisy[place]) for place in passed})
     keys = sorted({key for day in released for key in day})

@@ -7,17 +7,18 @@ published.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from evercount._validate import AnyArray, IntArray, aligned
 from evercount.declarations.declaration import StreamDeclaration
+from evercount.files.event_parts import NUMBER_OF_USER, EventPart, cut_by_user
 from evercount.files.event_sql import open_files, placed
-from evercount.files.source import Source
+from evercount.files.source import Source, library
 from evercount.queries.user_cap import Caps, last_turns
 
 if TYPE_CHECKING:
@@ -28,29 +29,41 @@ if TYPE_CHECKING:
 UsedBefore = tuple[int, int]
 # tick, cell, number of events and sum of units, by tick
 Groups = tuple[IntArray, IntArray, IntArray, IntArray]
-# about how many events one step looks at; all events of a user are in one step
-EVENTS_OF_A_STEP = 1 << 20
-MOST_STEPS = 1024
 # up to so many groups are added up in an array that has a place for each possible one
 MOST_SUMS = 1 << 22
-# SQL: faster to sort by than a text; used only where no two users share it
-NUMBER_OF_USER = "hash(who)"
+# so many groups of several parts wait until they are added up
+MOST_GROUPS = 1 << 19
+# Arrow holds up to 2 GiB of text in one array
+MOST_TEXT = 1 << 30
+# visits are counted in an array that has a place for each possible one, if there are not many more
+# of these than events
+MOST_PLACES_PER_EVENT = 4
 
 
 @dataclass(frozen=True)
 class UserRule:
-    """Which events of the table `event` count. The table holds place (the tick, 1 or more for an
-    event), who, number (`NUMBER_OF_USER`), us, cell and, with `ordered` and `valued`, o and units;
-    its rows are in their order."""
+    """Which events count. They come in batches of Arrow in their order, with the columns number
+    (`NUMBER_OF_USER`), place (the tick), cell and who; us unless they are `alike`; o and units with
+    `ordered` and `valued`."""
 
     caps: Caps
     period_of: Callable[[int], int]
     ticks: range
     ordered: bool = False
     valued: bool = False
+    alike: bool = False  # all events of a tick add the same to the same cell
+
+    @property
+    def timed(self) -> bool:
+        """Whether it matters which events of a user and tick count, not only how many."""
+        return not self.alike or self.ordered
 
     def count(
-        self, connection: DuckDBPyConnection, users: Mapping[str, UsedBefore]
+        self,
+        connection: DuckDBPyConnection,
+        batches: Iterable[Any],
+        users: Mapping[str, UsedBefore],
+        scratch: Path,
     ) -> tuple[Groups, dict[str, UsedBefore]]:
         """Tick, cell, number of events and sum of units of each group of events that count; and the
         users of the period that is open after the ticks. `users` are those of the period in which
@@ -69,161 +82,186 @@ class UserRule:
         begun, last, opened = map(
             self.period_of, (self.ticks.start, self.ticks.stop - 1, self.ticks.stop)
         )
-        remembered = opened == last and not self.caps.within_a_tick
+        remembered = None
+        if opened == last and not self.caps.within_a_tick:
+            remembered = opened
         periods = np.fromiter(map(self.period_of, self.ticks), np.int64, len(self.ticks))
-        table = _Users.of(connection, users, len(self.ticks))
-        found: list[Groups] = []
-        known: list[IntArray] = []
-        for rows in table.steps(["o"] * self.ordered + ["units"] * self.valued):
-            counted, used = self._step(rows, table, periods, opened if remembered else None)
-            units = rows["units"][counted] if self.valued else 0
-            found.append(_added_up(rows["place"][counted], rows["cell"][counted], 1, units))
-            known.append(used)
-        groups = _added_up(*(np.concatenate(column) for column in zip(*found, strict=True)))
-        return groups, {**(users if opened == begun else {}), **table.by_user(known)}
+        earlier = _EarlierUsers.of(connection, users)
+        sums = _Sums()
+        changed: dict[str, UsedBefore] = {}
+        for part in cut_by_user(batches, scratch):
+            events = _Events.of(part.table, self.ticks)
+            had = earlier.of_part(part, events.names)
+            visits, count, used = self._count_visits(events, had, periods, remembered)
+            self._add(sums, events, visits, count)
+            changed |= _by_name(events.names, used)
+        inherited = {}
+        if opened == begun:
+            inherited = dict(users)
+        return sums.groups(), inherited | changed
 
-    def _step(
-        self, rows: Mapping[str, AnyArray], table: _Users, periods: IntArray, opened: int | None
-    ) -> tuple[AnyArray, IntArray]:
-        """Whether each row counts; and number, events and ticks of each user of the period
-        `opened`."""
-        # a number leaves room for the tick
-        key = rows["number"] | (rows["place"] - self.ticks.start).astype(np.uint64)
-        sorting = np.argsort(key)
-        key = key[sorting]
-        first = _changes(key)
-        came = np.diff(np.r_[first, len(key)])  # of each visit: one user in one tick
-        who = key[first] >> table.free << table.free
-        period = periods[(key[first] ^ who).astype(np.int64)]
-        begins = _changes(who, period)
-        length = np.diff(np.r_[begins, len(who)])
-        events, ticks = table.before(who[begins], period[begins] == periods[0])
-        count = _counted(self.caps, came, begins, events, ticks)
-        counted = self._within(rows, sorting, came, count)
-        if opened is None:
-            return counted, np.empty((0, 3), np.int64)
-        used = np.add.reduceat(count, begins) if len(begins) else begins
-        now = [
-            np.zeros_like(begins) if self.caps.events is None else events + used,
-            np.zeros_like(begins),
-        ]
+    def _count_visits(
+        self, events: _Events, had: IntArray, periods: IntArray, opened: int | None
+    ) -> tuple[_Visits, IntArray, IntArray]:
+        """Say of each visit how many of its events count; and list number, events and ticks of each
+        user whose use of the caps changes in the period `opened`."""
+        visits = _Visits.of(events.user, events.offset, len(self.ticks))
+        period = periods[visits.offset]
+        begins = _changes(visits.user, period)
+        applies = period[begins] == periods[0]
+        before = np.where(applies[:, None], had[visits.user[begins]], 0)
+        count = _counted(self.caps, visits.size, begins, before[:, 0], before[:, 1])
+        if opened is None or not len(begins):
+            return visits, count, np.empty((0, 3), np.int64)
+        after = np.zeros_like(before)
+        if self.caps.events is not None:
+            after[:, 0] = before[:, 0] + np.add.reduceat(count, begins)
         if self.caps.ticks is not None:
-            now[1] = np.minimum(ticks + length, self.caps.ticks)
-        changed = (period[begins] == opened) & ((now[0] != events) | (now[1] != ticks))
-        return counted, np.stack([who[begins].view(np.int64), *now], axis=1)[changed]
+            ticks = np.diff(np.r_[begins, len(visits.user)])
+            after[:, 1] = np.minimum(before[:, 1] + ticks, self.caps.ticks)
+        changed = (period[begins] == opened) & (after != before).any(axis=1)
+        return visits, count, np.column_stack([visits.user[begins], after])[changed]
 
-    def _within(
-        self, rows: Mapping[str, AnyArray], sorting: IntArray, came: IntArray, count: IntArray
-    ) -> AnyArray:
-        """Whether each row is among those of its visit that count. Only visits that have more are
-        put in order."""
-        counted = np.ones(len(sorting), bool)
-        over = came > count
-        if over.any():
-            counted[sorting[np.repeat(over, came)]] = False
+    def _add(self, sums: _Sums, events: _Events, visits: _Visits, count: IntArray) -> None:
+        """Add up the events that count."""
+        if not self.timed:
+            places = visits.offset + self.ticks.start
+            sums.add(_added_up(places, np.zeros_like(places), count, 0))
+            return
+        counted = self._chosen(events, visits, count)
+        place = events.offset
+        cell = events.column("cell")
+        units: AnyArray | int = 0
+        if self.valued:
+            units = events.column("units")
+        if not counted.all():
+            place, cell = place[counted], cell[counted]
+            units = units[counted] if isinstance(units, np.ndarray) else units
+        sums.add(_added_up(place + self.ticks.start, cell, 1, units))
+
+    def _chosen(self, events: _Events, visits: _Visits, count: IntArray) -> AnyArray:
+        """Tell which events are among those of their visit that count. Only visits that have more
+        are put in order."""
+        over = visits.size > count
+        if not over.any():
+            return np.ones(len(visits.of_event), bool)
+        counted = ~over[visits.of_event]
         partly = over & (count > 0)
-        visit = np.repeat(np.flatnonzero(partly), came[partly])
-        chosen = sorting[np.repeat(partly, came)]
+        chosen = np.flatnonzero(partly[visits.of_event])
+        visit = visits.of_event[chosen]
+        us = events.column("us")[chosen]
         if self.ordered:
-            turn = last_turns(visit, rows["us"][chosen], rows["o"][chosen])
+            turn = last_turns(visit, us, events.column("o")[chosen])
             counted[chosen[turn <= count[visit]]] = True
         else:
-            # a position is that of the row
-            by_time = np.lexsort((chosen, rows["us"][chosen], visit))
-            turn = np.arange(len(visit)) - np.repeat(
-                np.cumsum(came[partly]) - came[partly], came[partly]
-            )
-            counted[chosen[by_time[turn < count[visit]]]] = True
+            by_time = _sort_by_time(visit, us)
+            size = visits.size[partly]
+            turn = np.arange(len(visit)) - np.repeat(np.cumsum(size) - size, size)
+            counted[chosen[by_time[turn < count[visit[by_time]]]]] = True
         return counted
 
 
 @dataclass(frozen=True)
-class _Users:
-    """The users of the events by number, and what they had used before."""
+class _Events:
+    """The events of some users, who are numbered; `offset` is the tick, from 0."""
 
-    connection: DuckDBPyConnection
-    free: np.uint64  # how many of the lowest bits of a number are 0, so that a tick has room there
-    known: AnyArray
-    had: IntArray  # events and ticks of the known numbers, which are in order
+    table: Any
+    names: Any
+    user: IntArray
+    offset: IntArray
 
     @classmethod
-    def of(
-        cls, connection: DuckDBPyConnection, users: Mapping[str, UsedBefore], ticks: int
-    ) -> _Users:
-        """Make the table `person`, and leave only the numbers of users in `event`."""
-        free = ticks.bit_length()
-        connection.execute(
-            "CREATE TEMP TABLE earlier AS SELECT unnest(?::VARCHAR[]) AS who, unnest(?::BIGINT[]) "
-            "AS events, unnest(?::BIGINT[]) AS ticks",
-            [
-                list(users),
-                [events for events, _ in users.values()],
-                [ticks for _, ticks in users.values()],
-            ],
-        )
-        everybody = (
-            "SELECT DISTINCT who FROM event WHERE place > 0"
-            + " UNION SELECT who FROM earlier" * bool(users)
-        )
-        connection.execute(
-            f"CREATE TEMP TABLE person AS SELECT who, {NUMBER_OF_USER} >> {free} << {free} AS "
-            f"number FROM ({everybody})"
-        )
-        ((persons, numbers),) = connection.execute(
-            "SELECT count(*), count(DISTINCT number) FROM person"
-        ).fetchall()
-        if persons != numbers:
-            connection.execute(f"UPDATE person SET number = rowid << {free}")
-            connection.execute(
-                "UPDATE event SET number = person.number FROM person WHERE event.who = person.who "
-                "AND place > 0"
-            )
-        connection.execute("ALTER TABLE event DROP who")
-        before = connection.execute(
-            "SELECT number, events, ticks FROM earlier JOIN person USING (who) ORDER BY number"
-        ).fetchnumpy()
-        had = np.stack([np.asarray(before[name], np.int64) for name in ("events", "ticks")], axis=1)
-        return cls(connection, np.uint64(free), np.asarray(before["number"], np.uint64), had)
+    def of(cls, table: Any, ticks: range) -> _Events:
+        who = table["who"]
+        if who.nbytes < MOST_TEXT:  # one dictionary costs less than to unite those of many batches
+            who = library("pyarrow").chunked_array([who.combine_chunks()])
+        who = who.dictionary_encode().unify_dictionaries().combine_chunks()
+        user = np.asarray(who.indices).astype(np.int64)
+        offset = table["place"].to_numpy().astype(np.int64) - ticks.start
+        return cls(table, who.dictionary, user, offset)
 
-    def steps(self, more: list[str]) -> Iterator[dict[str, AnyArray]]:
-        """The rows of some users at a time, in the order of the table."""
-        ((rows,),) = self.connection.execute("SELECT count(*) FROM event").fetchall()
-        steps = min(MOST_STEPS, 1 << (rows // EVENTS_OF_A_STEP).bit_length())
-        columns = ", ".join(["number", "place", "cell", "us", *more])
-        for step in range(steps):
-            chosen = f"place > 0 AND (number >> {self.free}) & {steps - 1} = {step}"
-            # `sql` takes half the time of `execute`, which hands over a chunk at a time
-            found = self.connection.sql(f"SELECT {columns} FROM event WHERE {chosen}").fetchnumpy()
-            rows = {name: np.asarray(column) for name, column in found.items()}
-            yield {**rows, "number": rows["number"] >> self.free << self.free}
+    def column(self, name: str) -> AnyArray:
+        return np.asarray(self.table[name].to_numpy())
 
-    def before(self, numbers: AnyArray, applies: AnyArray) -> tuple[IntArray, IntArray]:
-        """Events and ticks that users had before; 0 where that does not apply or nothing is
-        known."""
-        had = np.zeros((len(numbers), 2), np.int64)
-        if len(self.known):
-            at = np.minimum(np.searchsorted(self.known, numbers), len(self.known) - 1)
-            same = applies & (self.known[at] == numbers)
-            had[same] = self.had[at[same]]
-        return had[:, 0], had[:, 1]
 
-    def by_user(self, used: list[IntArray]) -> dict[str, UsedBefore]:
-        rows = np.concatenate([np.empty((0, 3), np.int64), *used])
-        if not len(rows):
-            return {}
-        person = self.connection.execute(
-            "SELECT number, who FROM person ORDER BY number"
-        ).fetchnumpy()
-        who = person["who"][
-            np.searchsorted(np.asarray(person["number"]), rows[:, 0].view(np.uint64))
-        ]
-        return dict(
-            zip(
-                who.tolist(),
-                zip(rows[:, 1].tolist(), rows[:, 2].tolist(), strict=True),
-                strict=True,
-            )
-        )
+class _Visits(NamedTuple):
+    """Users in ticks, in order; `size` is the number of events, and `of_event` the visit of
+    each."""
+
+    user: IntArray
+    offset: IntArray
+    size: IntArray
+    of_event: IntArray
+
+    @classmethod
+    def of(cls, user: IntArray, offset: IntArray, ticks: int) -> _Visits:
+        key = user * ticks + offset
+        places = (int(user.max(initial=0)) + 1) * ticks
+        if places <= MOST_PLACES_PER_EVENT * len(key):
+            sizes = np.bincount(key, minlength=places)
+            names = np.flatnonzero(sizes)
+            size, of_event = sizes[names], (np.cumsum(sizes > 0) - 1)[key]
+        else:
+            names, of_event, size = np.unique(key, return_inverse=True, return_counts=True)
+        return cls(names // ticks, names % ticks, size, of_event)
+
+
+@dataclass(frozen=True)
+class _EarlierUsers:
+    """What users had used before."""
+
+    table: Any  # who, number, events and ticks, in Arrow
+
+    @classmethod
+    def of(cls, connection: DuckDBPyConnection, users: Mapping[str, UsedBefore]) -> _EarlierUsers:
+        arrow = library("pyarrow")
+        used = np.array(list(users.values()), np.int64).reshape(-1, 2)
+        columns = {"who": arrow.array(list(users), arrow.string())}
+        earlier = arrow.table({**columns, "events": used[:, 0], "ticks": used[:, 1]})
+        connection.register("earlier", earlier)
+        numbered = connection.sql(f"SELECT *, {NUMBER_OF_USER} AS number FROM earlier")
+        return cls(numbered.to_arrow_table())
+
+    def of_part(self, part: EventPart, names: Any) -> IntArray:
+        """Events and ticks of each of the users, 0 of those who had used nothing."""
+        had = np.zeros((len(names), 2), np.int64)
+        if not len(self.table):
+            return had
+        arrow = library("pyarrow")
+        table = self.table.filter(arrow.array(part.holds(self.table["number"].to_numpy())))
+        place = library("pyarrow.compute").index_in(names, value_set=table["who"])
+        some = np.asarray(place.is_valid())
+        at = np.asarray(place.drop_null())
+        for column, name in enumerate(("events", "ticks")):
+            had[some, column] = table[name].to_numpy()[at]
+        return had
+
+
+class _Sums:
+    """Groups of several parts, added up before they become many."""
+
+    def __init__(self) -> None:
+        self._parts: list[Groups] = []
+        self._length = 0
+
+    def add(self, groups: Groups) -> None:
+        self._parts.append(groups)
+        self._length += len(groups[0])
+        if self._length > max(MOST_GROUPS, 2 * len(self._parts[0][0])):
+            self._parts = [self.groups()]
+            self._length = len(self._parts[0][0])
+
+    def groups(self) -> Groups:
+        empty = (np.empty(0, np.int64),) * 4
+        return _added_up(*map(np.concatenate, zip(empty, *self._parts, strict=True)))
+
+
+def _by_name(names: Any, used: IntArray) -> dict[str, UsedBefore]:
+    """Events and ticks of users by their names."""
+    if not len(used):
+        return {}
+    who = names.take(library("pyarrow").array(used[:, 0])).to_pylist()
+    return dict(zip(who, zip(used[:, 1].tolist(), used[:, 2].tolist(), strict=True), strict=True))
 
 
 def _counted(
@@ -241,6 +279,25 @@ def _counted(
     had = sums + np.repeat(events - sums[begins], length)
     room = caps.rooms(had, np.arange(len(came)) + np.repeat(ticks - begins, length))
     return np.minimum(came, np.maximum(room, 0))
+
+
+def _sort_by_time(visit: IntArray, time: IntArray) -> IntArray:
+    """Put events in the order of their visits and times; at one time the earlier row comes
+    first."""
+    since = time - time.min(initial=time.max(initial=0))
+    bits = int(since.max(initial=0)).bit_length()
+    if bits + int(visit.max(initial=0)).bit_length() > 63:
+        return np.lexsort((time, visit))
+    # to sort one number takes a tenth of the time of `lexsort`, but leaves equal ones in any order
+    key = visit << bits | since
+    order = np.argsort(key)
+    key = key[order]
+    same = key[1:] == key[:-1]
+    if same.any():
+        tied = np.flatnonzero(np.r_[False, same] | np.r_[same, False])
+        rows = order[tied]
+        order[tied] = rows[np.lexsort((rows, key[tied]))]
+    return order
 
 
 def _changes(*columns: AnyArray) -> IntArray:
@@ -265,11 +322,21 @@ def _added_up(
         names: AnyArray = np.arange(span)
     else:
         names, group = np.unique(group, return_inverse=True)
-    sums = np.zeros((2, len(names)), np.int64)
-    np.add.at(sums[0], group, events)
-    np.add.at(sums[1], group, units)
-    some = sums[0] > 0
-    return names[some] // cells + start, names[some] % cells, sums[0][some], sums[1][some]
+    number = _sum_by(group, events, len(names))
+    units = _sum_by(group, units, len(names))
+    some = number > 0
+    return names[some] // cells + start, names[some] % cells, number[some], units[some]
+
+
+def _sum_by(group: IntArray, values: AnyArray | int, groups: int) -> IntArray:
+    """Add up the values of each group, in whole numbers."""
+    if isinstance(values, int):
+        if values == 0:
+            return np.zeros(groups, np.int64)
+        return np.bincount(group, minlength=groups) * values
+    sums = np.zeros(groups, np.int64)
+    np.add.at(sums, group, values)
+    return sums
 
 
 # tried besides those declared

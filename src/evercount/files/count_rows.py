@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -19,14 +19,18 @@ from evercount.engine.arrivals import Arrivals
 from evercount.engine.close_ticks import TickEvents, TickTotals
 from evercount.engine.user_counting import users_after
 from evercount.errors import InputError
-from evercount.files.cap_users import NUMBER_OF_USER, Groups, UsedBefore, UserRule
+from evercount.files.cap_users import Groups, UsedBefore, UserRule
+from evercount.files.event_parts import NUMBER_OF_USER, read_batches
 from evercount.files.event_sql import columns_of, is_keyed, is_valued, open_files, placed
-from evercount.files.source import Source
+from evercount.files.source import Source, library
+from evercount.queries.key_counts import CountedKeys
 from evercount.queries.sensitivities import rows_of
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
+# up to so many keys × ticks are counted in an array
+MOST_PLACES = 1 << 24
 TOO_LONG = "LINE SIZE OVER MAXIMUM"
 
 
@@ -59,9 +63,13 @@ def count(
     """
     query = declaration.query
     with open_files(files, reading or declaration, scratch) as (connection, names):
-        scan = _Scan(connection, files, declaration, first, stop, late, reading or declaration)
+        readable = reading or declaration
+        scan = _Scan(connection, files, declaration, first, stop, late, readable, scratch)
         if query.people is not None:
             events, bad = scan.persons_by_tick()
+            return Arrivals(events, bad=bad)
+        if scan.counts_keys_densely(len(names)):
+            events, bad = scan.keys_by_tick(names)
             return Arrivals(events, bad=bad)
         if columns_of(declaration).user is None:
             groups, bad, caps_used = scan.groups()
@@ -100,10 +108,36 @@ def revised_totals(
 
 
 def _by_name(first: int, stop: int, groups: Groups, names: Sequence[str]) -> TickEvents:
-    ticks = [Counter[str]() for _ in range(stop - first)]
-    for tick, cell, events in zip(*(column.tolist() for column in groups[:3]), strict=True):
-        ticks[tick - first][names[cell]] += events
+    """The events of each tick by the names of their keys."""
+    tick, cell, events = groups[:3]
+    keys = _SortedKeys.of(names)
+    ticks = []
+    edges = np.searchsorted(tick, np.arange(first, stop + 1))
+    for begin, end in pairwise(edges.tolist()):
+        sums = np.zeros(len(keys.names), np.int64)
+        np.add.at(sums, keys.place[cell[begin:end]], events[begin:end])
+        ticks.append(keys.counted(sums))
     return TickEvents(first, ticks)
+
+
+class _SortedKeys(NamedTuple):
+    """The keys of cells, each once; `place` is where the key of each cell stands. Two cells are of
+    one key if their texts have the same composed form."""
+
+    names: list[str]
+    place: IntArray
+
+    @classmethod
+    def of(cls, names: Sequence[str]) -> _SortedKeys:
+        """The keys of cells by their names."""
+        unique = sorted(set(names))
+        place_of = {name: place for place, name in enumerate(unique)}
+        return cls(unique, np.fromiter(map(place_of.__getitem__, names), np.int64, len(names)))
+
+    def counted(self, sums: IntArray) -> CountedKeys:
+        """The keys of a tick from the number of events of each."""
+        places = np.flatnonzero(sums)
+        return CountedKeys(self.names, places.astype(np.int32), sums[places])
 
 
 @dataclass(frozen=True)
@@ -115,6 +149,7 @@ class _Scan:
     stop: int
     late: tuple[Source, ...]
     reading: StreamDeclaration
+    scratch: Path
 
     def _placed(self, files: tuple[Source, ...], first: int, stop: int) -> str:
         """SQL: the events of some ticks, as `placed`; without those of keys that have not joined
@@ -148,18 +183,54 @@ class _Scan:
     def capped(self, users: Mapping[str, UsedBefore]) -> tuple[Groups, int, dict[str, UsedBefore]]:
         """As `groups`, for what the caps of users leave; and the users of the period that is open
         afterwards."""
-        bad = self._make_table(f", {NUMBER_OF_USER} AS number")
         caps = self.declaration.user_caps
         revise_for = self.declaration.revise_for
         assert caps is not None
         ticks = range(max(1, self.first - (revise_for or 0)), self.stop)
         rule = UserRule(
-            caps.caps, caps.period_of, ticks, ordered=bool(self._order), valued=bool(self._units)
+            caps.caps,
+            caps.period_of,
+            ticks,
+            ordered=bool(self._order),
+            valued=bool(self._units),
+            alike=not rows_of(self.declaration.query).columns,
         )
-        groups, caps_used = rule.count(self.connection, users)
+        events = _LegalEvents(self.connection, self.files, self._event_queries(rule.timed))
+        groups, caps_used = rule.count(self.connection, events, users, self.scratch)
         if revise_for is not None:
             caps_used = users_after(caps_used, self.stop - 1, revise_for + 1)
-        return groups, bad, caps_used
+        return groups, events.bad, caps_used
+
+    def counts_keys_densely(self, keys: int) -> bool:
+        """Whether unlisted keys are counted in an array that has a place for each key and tick."""
+        declaration = self.declaration
+        return (
+            declaration.query.discovery is not None
+            and columns_of(declaration).user is None
+            and declaration.revise_for is None
+            and keys * (self.stop - self.first) <= MOST_PLACES
+        )
+
+    def keys_by_tick(self, names: Sequence[str]) -> tuple[TickEvents, int]:
+        """The events of each tick by their keys, and bad rows. To group many keys in many ticks,
+        DuckDB needs ten times as long and all the memory that it may have."""
+        keys = _SortedKeys.of(names)
+        sums = np.zeros((self.stop - self.first, len(keys.names)), np.int64)
+        events = _LegalEvents(self.connection, self.files, self._by_arrival("cell"))
+        for batch in events:
+            tick = np.asarray(batch["place"]).astype(np.int64) - self.first
+            place = keys.place[np.asarray(batch["cell"])]
+            np.add.at(sums.reshape(-1), tick * len(keys.names) + place, 1)
+        ticks = [keys.counted(row) for row in sums]
+        return TickEvents(self.first, ticks), events.bad
+
+    def _event_queries(self, timed: bool) -> list[str]:
+        """SQL: the events of the ticks and the bad rows, in their order; and the late ones."""
+        time = ""
+        if timed:
+            time = ", us"
+        columns = f"cell{self._units}, who{time}{self._order}, {NUMBER_OF_USER} AS number"
+        return self._by_arrival(columns)
 
     def persons_by_tick(self) -> tuple[TickEvents, int]:
         """The events of each tick in order, for queries that name users; and bad rows. Unless the
@@ -205,36 +276,46 @@ class _Scan:
             return ""
         return self._placed(self.late, 1, self.first)
 
-    def _make_table(self, more: str = "") -> int:
+    def _make_table(self) -> int:
         """Make the table `event`, which DuckDB may spill to disk: rows in the order of the files.
         Returns bad rows."""
-        columns = f"cell{self._units}, who, us{self._order}{more}"
+        rows, *late = self._by_arrival(f"cell{self._units}, who, us{self._order}")
+        self.connection.execute(f"CREATE TEMP TABLE event AS {rows}")
+        ((bad,),) = self.connection.execute("SELECT count(*) FROM event WHERE place < 0").fetchall()
+        bad += unreadable(self.connection, self.files)
+        for select in late:
+            self.connection.execute(f"INSERT INTO event {select}")
+        return int(bad)
+
+    def _by_arrival(self, columns: str) -> list[str]:
+        """SQL: place and columns of the rows of the ticks, bad ones included, in the order of the
+        files; and those of the late rows. The times of these lie before all others, so where they
+        stand does not matter."""
         # of a revised stream, the events of a user for each tick have caps of their own, and a run
         # counts them at once
         revise_for = self.declaration.revise_for
         by_day = ""
         if revise_for is not None:
             by_day = "SELECT * REPLACE (place || ' ' || who AS who) FROM "
-        number = "BIGINT"
+        whole = "BIGINT"
         if self.stop < 2**31:
-            number = "INTEGER"
-        self.connection.execute(
-            f"CREATE TEMP TABLE event AS SELECT place::{number} AS place, {columns} FROM "
+            whole = "INTEGER"
+        queries = [
+            f"SELECT place::{whole} AS place, {columns} FROM "
             f"({by_day}({self._placed(self.files, self.first, self.stop)})) WHERE place IS NOT "
             "NULL"
-        )
-        ((bad,),) = self.connection.execute("SELECT count(*) FROM event WHERE place < 0").fetchall()
-        bad += unreadable(self.connection, self.files)
-        # their times lie before all others, so their place in the table does not matter
+        ]
         if late := self._late_rows():
             place = str(self.first)
             oldest = 1
             if revise_for is not None:
-                place = "place"
+                place = "late.place"
                 oldest = max(1, self.first - revise_for)
-            late = f"SELECT {place}, {columns} FROM ({by_day}({late})) WHERE place >= {oldest}"
-            self.connection.execute(f"INSERT INTO event {late}")
-        return int(bad)
+            queries.append(
+                f"SELECT {place}::{whole} AS place, {columns} FROM ({by_day}({late})) AS late "
+                f"WHERE late.place >= {oldest}"
+            )
+        return queries
 
     def _added_up(self, rows: str) -> Groups:
         """The rows of a SELECT with place, cell and units, added up by place and cell; without a
@@ -255,6 +336,29 @@ class _Scan:
             for name in ("place", "cell", "events", "total")
         )
         return tick, cell, events, total
+
+
+@dataclass
+class _LegalEvents:
+    """The events of files and of late rows, in batches; `bad` counts the other rows of the
+    files."""
+
+    connection: DuckDBPyConnection
+    files: tuple[Source, ...]
+    queries: Sequence[str]
+    bad: int = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        rows, *late = self.queries
+        for batch in read_batches(self.connection, rows):
+            legal = np.asarray(batch["place"]) > 0
+            if not legal.all():
+                self.bad += int(np.count_nonzero(~legal))
+                batch = batch.filter(library("pyarrow").array(legal))
+            yield batch
+        self.bad += unreadable(self.connection, self.files)
+        for query in late:
+            yield from read_batches(self.connection, query)
 
 
 def unreadable(connection: DuckDBPyConnection, files: tuple[Source, ...]) -> int:

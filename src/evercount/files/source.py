@@ -41,7 +41,9 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 Kind = Literal["csv", "jsonl", "parquet", "frame"]
-Library = Literal["duckdb", "pyarrow", "pyarrow.parquet", "deltalake", "pyiceberg.catalog.sql"]
+Library = Literal[
+    "duckdb", "pyarrow", "pyarrow.compute", "pyarrow.parquet", "deltalake", "pyiceberg.catalog.sql"
+]
 Compression = Literal["none", "gzip", "zstd"]
 LineEnds = Literal["none", "some", "all"]
 # what DuckDB may hold at a time; beyond it spills into the private scratch folder

@@ -21,6 +21,7 @@ from evercount.mechanisms.exact.exact_noise import ExactStream, pack, unpack
 from evercount.mechanisms.exact.filter_numbers import MOST_TICKS
 from evercount.mechanisms.noise_stream import Facts, NoiseStream, check_room, whole_noise
 from evercount.noise import Secret
+from evercount.noise.prf import NameHashes
 
 ONE_BY_ONE = Direct(MOST_TICKS)
 """Its rows are the normals themselves, each rounded to a whole number of grid units."""
@@ -173,6 +174,7 @@ class NamedNoise(NoiseStream):
         self._secret = secret
         self.limit = limit
         self.numeric_delta = numeric_delta
+        self._hashes: NameHashes | None = None  # of `at`
         self._cohorts: list[ExactStream] = []
         self.place: dict[str, int] = {}
         self._add_cohorts(0, list(names))
@@ -205,13 +207,15 @@ class NamedNoise(NoiseStream):
         """The noise of names at one tick, where ticks have independent noise: then nobody joins."""
         if not names:
             return np.empty(0, np.int64)
+        if self._hashes is None:
+            self._hashes = NameHashes(self._secret)
         stream = ExactStream(
             self._factorization,
             self._scale,
             len(names),
             self._secret,
             limit=self.limit,
-            names=names,
+            names=self._hashes.of(names),
         )
         return stream.row(tick)
 

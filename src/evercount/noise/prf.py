@@ -49,6 +49,8 @@ DRAWS = 2**48  # draws are numbered below this
 CELLS = 2**32  # cells are numbered below this
 ATTEMPTS = 2**16  # attempts of one draw and cell are numbered below this
 BLOCK_BYTES = 16  # the size of an AES block
+# of so many names the hashes are remembered
+MOST_HASHES = 1 << 18
 
 
 def counter(draw: int, cell: int, attempt: int, index: int) -> bytes:
@@ -118,6 +120,46 @@ class Prf:
         return stream[: blocks.nbytes].view(np.dtype("<u8")).reshape(-1, 4)
 
 
+class HashedNames(list[str]):
+    """Names, and their hashes one after the other, under the secret that they are used with."""
+
+    def __init__(self, names: Sequence[str], hashes: bytes) -> None:
+        super().__init__(names)
+        self.hashes = hashes
+
+
+class NameHashes:
+    """Keyed 128-bit hashes of names, some of them remembered: the same names have noise at many
+    ticks."""
+
+    def __init__(self, secret: Secret) -> None:
+        key = bytes.fromhex(secret.derive(NAMES).hex())
+        self._keyed = hashlib.blake2b(digest_size=BLOCK_BYTES, key=key, person=b"evercount.name")
+        self._hashes: dict[str, bytes] = {}
+
+    def of(self, names: Sequence[str]) -> HashedNames:
+        """Hash names."""
+        try:
+            joined = b"".join(map(self._hashes.__getitem__, names))
+        except KeyError:
+            self._remember(names)
+            joined = b"".join(map(self._hashes.__getitem__, names))
+        return HashedNames(names, joined)
+
+    def _remember(self, names: Sequence[str]) -> None:
+        """Hash the names that are not remembered."""
+        if len(self._hashes) > MOST_HASHES:
+            self._hashes = {}
+        for name in names:
+            if name not in self._hashes:
+                hashed = self._keyed.copy()
+                hashed.update(name.encode())
+                self._hashes[name] = hashed.digest()
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise ParameterError("hashes of names are not pickled: make them from their secret")
+
+
 class NamedPrf(Prf):
     """The key stream of cells that have names: a function of (secret, name, draw, attempt),
     whatever the cell's number.
@@ -136,14 +178,9 @@ class NamedPrf(Prf):
 
     def __init__(self, secret: Secret, names: Sequence[str]) -> None:
         super().__init__(secret, NAMED)
-        key = bytes.fromhex(secret.derive(NAMES).hex())
-        hashes = (
-            hashlib.blake2b(
-                name.encode(), digest_size=BLOCK_BYTES, key=key, person=b"evercount.name"
-            ).digest()
-            for name in names
-        )
-        self._masks = np.frombuffer(b"".join(hashes), np.uint64).reshape(-1, 2)
+        if not isinstance(names, HashedNames):
+            names = NameHashes(secret).of(names)
+        self._masks = np.frombuffer(names.hashes, np.uint64).reshape(-1, 2)
 
     def encrypt(self, blocks: bytes) -> bytes:
         return super().encrypt(self._with_name(np.frombuffer(blocks, np.uint64)).tobytes())

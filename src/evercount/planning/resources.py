@@ -7,13 +7,14 @@ which `benchmarks/bench_release_memory.py` compares with the resident memory of 
 
 from __future__ import annotations
 
+import io
 import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
-from evercount.engine.snapshot_format import pack
+from evercount.engine.snapshot_format import pack, write
 from evercount.engine.stream import Stream
 from evercount.privacy import Budget
 from evercount.queries import Count, Histogram, Query
@@ -91,7 +92,9 @@ def measure_resources(query: Query, budget: Budget, horizon: int | None) -> Reso
             stream.run_totals(rows)
             seconds += time.perf_counter() - began
             if not tick:  # noise for the next ticks was drawn ahead: the state is never larger
-                state = len(pack(stream.dump()))
+                file = io.BytesIO()
+                write(stream.dump(), file)
+                state = len(file.getvalue())
         per_cell = stream.factorization.state_bytes
     scale = query.cells / sample
     texts = 2 * len(pack({"query": query.parameters()}))  # in the declaration and in the stream

@@ -18,7 +18,7 @@ from evercount._validate import FloatArray, IntArray, check_count, check_probabi
 from evercount.errors import EventRefused, InputError, ParameterError
 from evercount.privacy import Adjacency, Budget
 from evercount.queries.base import LARGEST_TOTAL, OTHER, TOTAL, Query, is_replace, listed_events
-from evercount.queries.key_counts import KeyCounts, Reach, Thresholds
+from evercount.queries.key_counts import CountedKeys, KeyCounts, Reach, Thresholds
 from evercount.queries.publishing import (
     CellErrors,
     Change,
@@ -161,11 +161,16 @@ class DiscoveredKeys(Query[FloatArray]):
         return KeyCounts()
 
     def encode(self, state: KeyCounts, events: Any) -> tuple[IntArray, KeyCounts]:
-        more = count_keys(events)
-        number = sum(more.values())
+        keys: Mapping[str, int]
+        if isinstance(events, CountedKeys):
+            number = events.total()
+            keys = events.without(RESERVED)
+        else:
+            more = count_keys(events)
+            number = sum(more.values())
+            keys = {key: events for key, events in more.items() if key not in RESERVED}
         if number > LARGEST_TOTAL:
             raise InputError("a tick has more than 2^53 events, which cannot come from real ones")
-        keys = {key: events for key, events in more.items() if key not in RESERVED}
         return np.asarray([number], np.int64), replace(state, pending=(*state.pending, keys))
 
     def check_events(self, events: Iterable[Any]) -> None:
@@ -303,6 +308,8 @@ class KnownKeys(Query[FloatArray]):
 
 def count_keys(events: Any) -> Counter[str]:
     """How many events name each key, in composed form; InputError where an event is not legal."""
+    if isinstance(events, CountedKeys):
+        return Counter(events.to_dict())
     if not isinstance(events, Mapping):
         return Counter(map(normal_key, count(), listed_events(events)))
     more: Counter[str] = Counter()

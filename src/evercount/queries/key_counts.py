@@ -8,7 +8,8 @@ public numbers only.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -165,6 +166,63 @@ def _log_pass_chance(counts: IntArray, threshold: int, std: float) -> FloatArray
     return np.asarray(log_ndtr((counts - threshold + 0.5) / std))
 
 
+class CountedKeys(Mapping[str, int]):
+    """How many events of a tick name each key, for legal keys in composed form. It holds places in
+    a list that many ticks share, which takes a fifth of the memory of a dictionary.
+
+    Args:
+        names: keys, sorted, each once.
+        places: where the keys of the tick are in `names`, in order.
+        numbers: how many events name them; above 0.
+    """
+
+    def __init__(self, names: Sequence[str], places: IntArray, numbers: IntArray) -> None:
+        self._names = names
+        self._places = places
+        self._numbers = numbers
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __iter__(self) -> Iterator[str]:
+        return map(self._names.__getitem__, self._places.tolist())
+
+    def __getitem__(self, key: str) -> int:
+        place = bisect_left(self._names, key)
+        at = int(np.searchsorted(self._places, place))
+        if at == len(self._places) or self._places[at] != place or self._names[place] != key:
+            raise KeyError(key)
+        return int(self._numbers[at])
+
+    def to_dict(self) -> dict[str, int]:
+        """The same as a dictionary."""
+        return dict(zip(self, self._numbers.tolist(), strict=True))
+
+    def total(self) -> int:
+        """Add up the events of all keys."""
+        return int(self._numbers.sum())
+
+    def without(self, keys: Iterable[str]) -> CountedKeys:
+        """The other keys."""
+        left_out = [bisect_left(self._names, key) for key in keys if key in self]
+        remaining = ~np.isin(self._places, left_out)
+        return CountedKeys(self._names, self._places[remaining], self._numbers[remaining])
+
+    def at_least(self, minimum: int) -> tuple[list[str], IntArray]:
+        """The keys that so many events name, sorted, and their numbers of events."""
+        frequent = self._numbers >= minimum
+        names = map(self._names.__getitem__, self._places[frequent].tolist())
+        return list(names), self._numbers[frequent].astype(np.int64)
+
+
+def frequent_keys(more: Mapping[str, int], minimum: int) -> tuple[list[str], IntArray]:
+    """The keys that so many events name, sorted, and their numbers of events."""
+    if isinstance(more, CountedKeys):
+        return more.at_least(minimum)
+    names = sorted(key for key, number in more.items() if number >= minimum)
+    return names, np.asarray([more[key] for key in names], np.int64)
+
+
 ARRAYS = ("counts", "listed", "since", "evidence")
 
 
@@ -233,6 +291,8 @@ class KeyCounts:
         again."""
         counts = self.counts.copy()
         frequent: dict[str, int] = {}
+        if isinstance(more, CountedKeys):
+            more = more.to_dict()
         for key, number in more.items():
             place = self.place.get(key)
             if place is not None:
