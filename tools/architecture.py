@@ -31,6 +31,7 @@ STYLE = """<style>
   <polygon points="0,0 8,4 0,8" fill="#7b95a5"/></marker></defs>"""  # noqa: E501
 ACROSS = {
     "audit": 300,
+    "fitness": 860,
     "files": 600,
     "store": 540,
     "examples": 90,

@@ -196,7 +196,9 @@ def loaded_by(*arguments: str) -> set[str]:
     return set(done.stdout.rpartition("LOADED")[2].split())
 
 
-@pytest.mark.parametrize("command", ["plan", "tail", "streams", "tokens", "store", "serve"])
+@pytest.mark.parametrize(
+    "command", ["plan", "inspect", "release", "tail", "streams", "tokens", "store", "serve"]
+)
 def test_a_command_loads_what_it_needs_alone(command):
     loaded = loaded_by(command, "--help")
     other = "store" if command != "store" else "plan"

@@ -98,7 +98,7 @@ def test_persons_without_a_cap() -> None:
     code, said = run(f"a.csv {WHOLE} --user who")
     assert code == 2
     choices = (
-        "--max-per-tick 1 and --period 1d",
+        "--period 1d --max-per-tick 1",
         "--max-per-tick 1 and --max-ticks 30",
         "--max-events 10",
     )
@@ -133,3 +133,20 @@ def test_a_tiny_epsilon_is_said_before_it_is_spent() -> None:
     assert "epsilon=0.0001 is very small" in said
     assert "`evercount plan` prints the errors before anything is spent" in said
     assert "very small" not in run(f"a.csv {WHOLE}")[1]
+
+
+@pytest.mark.parametrize("rows", [0, 3], ids=["no event", "three events"])
+@pytest.mark.parametrize("caps", ["", "--user who --max-per-tick 1 --max-ticks 30"])
+def test_caps_are_a_reason_to_inspect_whatever_the_events(
+    caps: str, rows: int, tmp_path: Path
+) -> None:
+    path, out = tmp_path / "visits.csv", tmp_path / "daily.csv"
+    path.write_text("when,who\n" + "2026-01-01,p\n" * rows, "utf-8")
+    words = (
+        f"release {path} --time when --every 1d --zone UTC --start 2026-01-01 --epsilon 1 --now "
+        f"2026-01-03 --out {out} {caps}"
+    )
+    done = CliRunner().invoke(app, words.split())
+    assert done.exit_code == 0, done.output
+    assert ("`evercount inspect` with the same files" in done.stderr) == bool(caps)
+    assert ("Caps distort totals over time" in done.stderr) == bool(caps)

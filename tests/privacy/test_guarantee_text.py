@@ -33,7 +33,7 @@ from evercount.privacy import (
     gaussian,
     guarantee_text,
 )
-from evercount.privacy.guarantee_text import stated_unit
+from evercount.privacy.guarantee_text import distortion_text, stated_unit
 from evercount.queries import Occupancy
 from evercount.queries.base import Query
 from evercount.queries.sensitivities import protected_l1
@@ -191,8 +191,10 @@ def test_sentences_about_caps_and_periods(
     comes = "that comes up for counting " if within else ""
     who = f"everything {comes}under the id of any person{within} (evercount counts at most {words})"
     assert text.sentence.startswith(f"All releases together protect {who}: ")
-    assert counted_text(budget, tick=tick).endswith(
-        f"of each id, evercount counts at most {words}."
+    distorted = distortion_text(budget)
+    assert counted_text(budget, tick=tick).removesuffix(f" {distorted}") == (
+        "Numbers and intervals are about counted events: of each id, evercount counts at most "
+        f"{words}."
     )
     there = " there" if within else ""
     if adjacency == "add-remove":
@@ -476,3 +478,25 @@ def test_revised_days_are_spoken_of_by_the_time_of_the_event() -> None:
     who = "everything that comes up for counting under the id of any person for one day"
     assert f"{who} (evercount counts at most {caps}, and anew" in said
     assert "that comes in one day" in counted_text(budget, "revised", "1d")
+
+
+@pytest.mark.parametrize(
+    ("caps", "later"),
+    [
+        ({"max_per_tick": 1}, None),
+        ({"max_events": 5, "period": 1}, None),
+        ({"max_per_tick": 2, "period": 7}, None),
+        ({"max_events": 5}, "later numbers may fall"),
+        ({"max_per_tick": 1, "max_ticks": 30}, "later numbers may fall"),
+        ({"max_events": 5, "period": 7}, "numbers late in a period may fall"),
+        ({"max_per_tick": 1, "max_ticks": 2, "period": "1w"}, "numbers late in a period may fall"),
+    ],
+    ids=repr,
+)
+def test_caps_over_time_distort_totals(caps: dict[str, Any], later: str | None) -> None:
+    """The marker follows from the budget alone, and readers get it with what is counted."""
+    budget = Budget(1.0, 1e-6, unit="user", **caps)
+    text = distortion_text(budget)
+    assert (later in text) if later else not text
+    assert counted_text(budget, tick="1d").endswith(text)
+    assert not distortion_text(Budget(1.0, 1e-6))

@@ -34,6 +34,12 @@ def _client() -> CommandsByName:
     return {"push": push, "streams": streams, "tail": tail, "tokens": tokens}
 
 
+def _inspect() -> CommandsByName:
+    from evercount.cli.inspect_command import inspect
+
+    return {"inspect": inspect}
+
+
 def _plan() -> CommandsByName:
     from evercount.cli.plan_command import plan
 
@@ -78,6 +84,7 @@ def _where() -> CommandsByName:
 
 COMMANDS: dict[str, Callable[[], CommandsByName]] = {
     "plan": _plan,
+    "inspect": _inspect,
     "release": _release,
     "serve": _serve,
     "spark": _sources,
@@ -104,7 +111,7 @@ def _build(name: str) -> Any:
     if isinstance(command, typer.Typer):
         alone.add_typer(command, name=name)
     else:
-        alone.command(name)(command)
+        alone.command(name, cls=getattr(command, "command_class", None))(command)
     return typer.main.get_group(alone).commands[name]
 
 
@@ -121,6 +128,11 @@ class Commands(TyperGroup):
         if cmd_name not in COMMANDS:
             return None
         return _build(cmd_name)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        from evercount.cli.grouped_help import write_commands
+
+        write_commands({name: self.get_command(ctx, name) for name in COMMANDS}, formatter)
 
     def invoke(self, ctx: Any) -> Any:
         try:

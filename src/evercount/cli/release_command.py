@@ -12,11 +12,13 @@ import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_args
 
 import typer
 from typer import Argument, Option
 
+from evercount._validate import aligned
+from evercount.cli.grouped_help import GroupedCommand, grouped_as
 from evercount.cli.options import choose_stream, progress_bar, shown_if_long
 from evercount.cli.spelling import as_options, command_options, option_of
 from evercount.engine.write_table import round_table
@@ -38,7 +40,24 @@ SUFFIXES = (".csv", ".txt", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet", ".
 STREAMS = Path("streams.toml")  # where `evercount release NAME` looks for the stream NAME
 
 
-def _with_options(command: Callable[..., None]) -> Callable[..., None]:
+class ReleaseHelp(GroupedCommand):
+    """The help of `release`."""
+
+    examples: ClassVar = {
+        "Count visits per day": (
+            "evercount release visits.csv --time when --every 1d --zone UTC \\\n"
+            "  --start 2026-01-01 --epsilon 1 --out daily.csv"
+        ),
+        "Count per region, and protect what a person does on one day": (
+            "evercount release 'log/*.csv' --time when --every 1d --zone UTC \\\n"
+            "  --start 2026-01-01 --key region --keys regions.txt \\\n"
+            "  --user person --period 1d --max-per-tick 1 --epsilon 1 --out regions.csv"
+        ),
+        "Go on with a stream of streams.toml, as from cron": "evercount release visits --quiet",
+    }
+
+
+def with_options(command: Callable[..., None]) -> Callable[..., None]:
     """Give the command an option for each field of `ReleaseOptions`, in place of `options`."""
     own = inspect.signature(command, eval_str=True)
     parameters = [
@@ -76,7 +95,8 @@ def _command_type(field: FieldInfo) -> Any:
     return str | None  # also for a time, a path or a list: what reads it takes texts
 
 
-@_with_options
+@grouped_as(ReleaseHelp)
+@with_options
 def release(
     files: list[str] | None = Argument(
         None,
@@ -122,7 +142,7 @@ def release(
         return
     if places is not None:
         files = files or list(places.input)
-        _fill_places(given, places)
+        fill_places(given, places)
     _refuse_missing(given, declaration, files)
     to_stdout = given["out"] == "-" and given["db"] is None
     if to_stdout:
@@ -147,9 +167,11 @@ def release(
         typer.echo(json.dumps(outcome.facts(), indent=1))
     elif not quiet:
         typer.echo(as_options(outcome.summary()), err=True)
+        if not prints_rows:
+            _print_newest(outcome)
 
 
-def _fill_places(given: dict[str, Any], places: FilePlaces) -> None:
+def fill_places(given: dict[str, Any], places: FilePlaces) -> None:
     """Take the places that a file of streams names for options that are not given."""
     defaults = vars(places) | {"out": places.output}
     for name in ("out", "state", "rejects", "plot", "delimiter"):
@@ -183,11 +205,11 @@ def _run(
     """Release with a bar of progress, and print warnings as lines."""
     with progress_bar(hidden=hide_progress) as progress, warnings.catch_warnings():
         warnings.simplefilter("always", UserWarning)
-        warnings.showwarning = _print_warning
+        warnings.showwarning = print_warning
         return run(files, declaration, progress=progress, **given)
 
 
-def _print_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+def print_warning(message: Warning | str, *_: Any, **__: Any) -> None:
     """Print a warning in one line."""
     typer.echo(f"warning: {message}", err=True)
 
@@ -200,6 +222,28 @@ def _print_rejects(outcome: Outcome) -> None:
         typer.echo(f"skipped {reject}", err=True)
     if outcome.bad > len(outcome.shown):
         typer.echo(f"skipped {outcome.bad} bad rows in all", err=True)
+
+
+MOST_NEWEST = 8  # keys whose newest numbers are printed
+
+
+def _print_newest(outcome: Outcome) -> None:
+    """Print the newest published numbers, of the first keys, as the output has them."""
+    table = outcome.newest
+    if table is None or table.starts is None:
+        return
+    values = table.numbers[-1]
+    shown = [place for place in range(values.shape[1]) if values[0, place] == values[0, place]]
+    rows = [["", "value", "std", "95 % from", "to"]]
+    for place in shown[:MOST_NEWEST]:
+        numbers = ("-" if number != number else f"{number:,.10g}" for number in values[:, place])
+        rows.append([table.cells[place], *numbers])
+    begin = outcome.job.declaration.schedule.show(table.starts[-1])
+    typer.echo(f"Newest numbers, of what begins at {begin}:", err=True)
+    for line in aligned(rows, left=1):
+        typer.echo(f"  {line}".rstrip(), err=True)
+    if len(shown) > MOST_NEWEST:
+        typer.echo(f"  and {len(shown) - MOST_NEWEST:,} more keys", err=True)
 
 
 def _refuse_name(name: str, given: list[str]) -> None:

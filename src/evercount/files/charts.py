@@ -15,6 +15,7 @@ from evercount.engine.release_table import LEVEL
 from evercount.errors import EvercountError
 from evercount.files.published import Publication
 from evercount.privacy import counted_text
+from evercount.privacy.guarantee_text import distortion_text
 
 CHARTS = (".png", ".svg", ".pdf")
 MOST_CELLS_DRAWN = 8  # more lines could not be told apart; these are the first of the public list
@@ -74,4 +75,8 @@ def chart_title(declaration: StreamDeclaration, drawn: int, cells: int) -> str:
         band += " of counted events"
     if drawn < cells:
         band = f"the first {drawn} of {cells} keys; {band}"
+    if distortion_text(budget):
+        band += "; caps distort totals over time"
+    if declaration.late == "next":
+        band += "; late events count when they arrive"
     return f"{what}; {promise} for all ticks together\n{band}"

@@ -132,7 +132,8 @@ def placed(
 ) -> str:
     """SQL: one row per row of the files with `place`: its tick if in first … stop−1, NULL if
     another, −reason if bad. Columns: place, cell, units, who, us and o (the declared order), and of
-    one file `more`: n, which is the row's number, and others of the row."""
+    one file `more`: n, which is the row's number, `digest` (`Source.row_digest`), and others of the
+    row."""
     wanted = f"{more}, " if more else ""
     schedule = declaration.schedule
     low, high = schedule.start_of(first), schedule.start_of(stop)
@@ -192,7 +193,7 @@ def row_fields(source: Source, columns: Columns, number: bool) -> str:
         (columns.order and _order(source, columns.order, at(columns.order)), "o"),
     ]
     chosen = ", ".join(f"{expression or 'NULL'} AS {name}" for expression, name in fields)
-    numbered = "row_number() OVER () AS n, " if number else ""
+    numbered = f"row_number() OVER () AS n, {source.row_digest()} AS digest, " if number else ""
     numbered_lines = f"SELECT {numbered}{LINE} FROM {source.scan()}"
     if not lines:
         rest = "*, " if source.kind == "csv" else ""

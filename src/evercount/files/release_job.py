@@ -134,6 +134,8 @@ class Outcome:
     dropped: DroppedEvents | None  # of a check of users: what caps drop. Secret.
     archived: tuple[Path, ...]
     views: tuple[Path, ...]
+    # the last tick with numbers that this run has written to its output
+    newest: ReleaseTable | None
 
     @property
     def job(self) -> Job:
@@ -207,6 +209,11 @@ class Outcome:
         lines += [f"View: {path}" for path in self.views]
         new = run.before is None and not run.predecessors.renewed
         lines.append(published_line(declared, new=new, before=totals.std if totals else 0.0))
+        if not self.job.check and counted_text(declared.budget):
+            lines.append(
+                "Caps leave events out: `evercount inspect` with the same files and options shows "
+                "how many, to you alone."
+            )
         enforced = enforced_by(declared.released_query, None)
         promises = (
             counted_text(declared.budget, enforced, declared.tick),

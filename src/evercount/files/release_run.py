@@ -77,7 +77,7 @@ def release_file(job: Job, progress: Progress | None = None) -> Outcome:
     _check_options(job)
     _check_paths(job)
     _check_extras(job)
-    with _interruptible(), ExitStack() as cleanup:
+    with interruptible(), ExitStack() as cleanup:
         keeper = open_keeper(job)
         cleanup.callback(keeper.close)
         sources = _open_sources(job, keeper.scratch)
@@ -109,7 +109,12 @@ def _both(first: Outcome, second: Outcome) -> Outcome:
         before=begin.before,
         predecessors=begin.predecessors,
     )
-    return replace(second, run=run, archived=(*first.archived, *second.archived))
+    return replace(
+        second,
+        run=run,
+        archived=(*first.archived, *second.archived),
+        newest=second.newest or first.newest,
+    )
 
 
 def _open_sources(job: Job, scratch: Path) -> tuple[Source, ...]:
@@ -125,13 +130,14 @@ def _publish(run: Run, counted: Counted, tell: Progress) -> Outcome:
     """Commit the ticks and their rows, then draw what is read back from them."""
     job, keeper = run.job, run.keeper
     archived: list[Path] = []
+    newest: list[ReleaseTable] = []
     stream = run.stream
     if run.publishes:
         if run.predecessors.replaced:
             archived = _archive(run)
         stream = keeper.declare(run)
         keeper.note(run.marks)
-        write = partial(_write_output, run, tell)
+        write = partial(_write_output, run, tell, newest)
         state = state_after(run, counted.rows.caps_used)
         state = replace(state, consumed=counted.consumed, seen=counted.seen)
         keeper.commit(run, state, counted.rows.totals, write)
@@ -153,6 +159,7 @@ def _publish(run: Run, counted: Counted, tell: Progress) -> Outcome:
         dropped=counted.dropped,
         archived=tuple(archived),
         views=tuple(views),
+        newest=newest[0] if newest else None,
     )
 
 
@@ -184,10 +191,15 @@ def _repair_output(run: Run, published: Publication) -> None:
 
 
 def _write_output(
-    run: Run, tell: Progress, stream: Stream, released: Iterator[ReleaseTable]
+    run: Run,
+    tell: Progress,
+    newest: list[ReleaseTable],
+    stream: Stream,
+    released: Iterator[ReleaseTable],
 ) -> None:
     """Write the new output under its private name, down to the disk: the rows of the old one
-    unchanged, and those of the ticks that are being released after them."""
+    unchanged, and those of the ticks that are being released after them. `newest` gets the last
+    rows that are written."""
     first, ticks = run.first, run.stop - run.first
 
     def reported() -> Iterator[ReleaseTable]:
@@ -210,6 +222,7 @@ def _write_output(
     if carried is not None and view == RUNNING:
         tables = map(partial(carried.add_to, errors=stream._errors), tables)
     tables = (with_marks(table, run.marks, view) for table in tables)
+    tables = _watched(tables, newest, job)
     # a note may be about any tick, so all rows are written again
     append = run.before is not None and run.keeper.is_current(job.output_facts)
     if run.new_notes:
@@ -218,6 +231,22 @@ def _write_output(
         known = Publication(job, run.keeper, run.stream, run.marks, carried)
         tables = chain([known.output()], tables)
     _write_file(run, output, tables, append=append)
+
+
+def _watched(
+    tables: Iterator[ReleaseTable], newest: list[ReleaseTable], job: Job
+) -> Iterator[ReleaseTable]:
+    """Pass tables on, and leave the last tick that has numbers in `newest`, as it is written."""
+    for table in tables:
+        with_numbers = np.flatnonzero(~np.isnan(table.numbers[:, 0]).all(axis=1))
+        if len(with_numbers) and table.starts is not None and job.declaration.revise_for is None:
+            last = int(with_numbers[-1])
+            one = slice(last, last + 1)
+            tick = ReleaseTable(
+                table.ticks[one], table.starts[one], table.cells, table.numbers[one]
+            )
+            newest[:] = [tick if job.full_digits else round_table(tick)]
+        yield table
 
 
 def _write_file(
@@ -387,7 +416,7 @@ def _check_extras(job: Job) -> None:
 
 
 @contextmanager
-def _interruptible() -> Iterator[None]:
+def interruptible() -> Iterator[None]:
     """DuckDB turns Ctrl-C into a RuntimeError: turn it back into KeyboardInterrupt."""
     try:
         yield

@@ -123,6 +123,19 @@ class Source:
         column = '"' + name.replace('"', '""') + '"'
         return f"{column}::VARCHAR" if self._stored_type(name) == NO_TYPE else column
 
+    def row_digest(self) -> str:
+        """SQL: a number that rows share if they are equal in every column, whatever the order of
+        the columns. Two others share it with probability 2^−64."""
+        if self.empty or self.kind == "frame":
+            return "NULL::UBIGINT"
+        if self.kind == "jsonl":
+            return f"hash({LINE})"
+        columns = [f"c{place}" for place in range(len(self.columns))]
+        if self.kind == "parquet":
+            columns = ['"' + name.replace('"', '""') + '"' for name in self.columns]
+        by_name = sorted(zip(self.columns, columns, strict=True))
+        return f"hash({', '.join(f'{column}::VARCHAR' for _, column in by_name)})"
+
     def type_of(self, name: str) -> str:
         kind = self._stored_type(name)
         return "VARCHAR" if kind == NO_TYPE else kind
@@ -233,6 +246,15 @@ def expand_inputs(names: Sequence[str]) -> tuple[str, ...]:
     >>> expand_inputs(["-"])
     ('-',)
     """
+    paths = find_inputs(names)
+    for name, first in linked_names(paths).items():
+        same = "is named twice" if first == name else f"is the same file as {first}"
+        raise ParameterError(f"{name} {same}: its rows would count twice")
+    return tuple(paths)
+
+
+def find_inputs(names: Sequence[str]) -> list[str]:
+    """The files that names and patterns stand for, also one that several of them stand for."""
     paths: list[str] = []
     for name in names:
         matches = [name]
@@ -249,16 +271,22 @@ def expand_inputs(names: Sequence[str]) -> tuple[str, ...]:
         )
     if "-" in paths and len(paths) > 1:
         raise ParameterError("standard input ('-') is read alone: omit the other files, or '-'")
-    seen: dict[tuple[int, int], str] = {}
+    return paths
+
+
+def linked_names(paths: Sequence[str]) -> dict[str, str]:
+    """The paths whose file comes under another path before, or twice under this one; and the path
+    that comes first."""
+    first_names: dict[tuple[int, int], str] = {}
+    linked: dict[str, str] = {}
     for name in paths:
-        if name != "-" and Path(name).is_file():
-            facts = Path(name).stat()
-            first = seen.get((facts.st_dev, facts.st_ino))
-            if first is not None:
-                same = "is named twice" if first == name else f"is the same file as {first}"
-                raise ParameterError(f"{name} {same}: its rows would count twice")
-            seen[facts.st_dev, facts.st_ino] = name
-    return tuple(paths)
+        if name == "-" or not Path(name).is_file():
+            continue
+        facts = Path(name).stat()
+        first = first_names.setdefault((facts.st_dev, facts.st_ino), name)
+        if first != name or paths.count(name) > 1:
+            linked[name] = first
+    return linked
 
 
 def open_sources(names: Sequence[str], scratch: Path, delimiter: str) -> tuple[Source, ...]:

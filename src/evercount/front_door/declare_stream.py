@@ -240,10 +240,10 @@ def _check_caps(query: Query, unit: Mapping[str, Any]) -> None:
         return
     raise ParameterError(
         "persons are protected, so say how many events of one person are counted (more are left "
-        "out). Choose one: `max_per_tick` 1 and `period` 1d (what a person does on one day is "
-        "protected), `max_per_tick` 1 and `max_ticks` 30 (a person counts on 30 days), "
-        "`max_events` 10 (ten events in all). Or count persons instead of events: `query` "
-        "active-users and `period` 1d. A run with `check` shows what each cap would leave out"
+        "out): add `period` 1d `max_per_tick` 1, which protects what a person does on one day. Or "
+        "choose `max_per_tick` 1 and `max_ticks` 30 (a person counts on 30 days), `max_events` 10 "
+        "(ten events in all), or count persons instead of events: `query` active-users and "
+        "`period` 1d. `evercount inspect` shows what each choice would leave out"
     )
 
 

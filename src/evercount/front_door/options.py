@@ -364,6 +364,27 @@ class ReleaseOptions(DeclareOptions):
     )
 
 
+GROUPS: Mapping[str, tuple[str, ...]] = {
+    "What is counted": (
+        *("time", "every", "start", "zone", "late", "wait", "revise_for"),
+        *("query", "key", "rollup", "keys", "unknown", "weights", "minimum"),
+        *("value", "low", "high", "grid", "bins", "delimiter", "skip_bad"),
+    ),
+    "Protection": (
+        *("epsilon", "delta", "unit", "user", "period", "max_per_tick", "max_ticks"),
+        *("max_events", "carry_caps", "adjacency", "ledger", "total"),
+    ),
+    "Noise and views": ("horizon", "factorization", "views", "postprocess", "full_digits"),
+    "Where it goes": ("out", "state", "db", "plot", "lake", "rejects", "name", "notes"),
+    "Going on": (
+        *("end", "now", "check", "renew", "carry_totals", "add_keys", "add_keys_from"),
+        *("remove_keys", "new_noise_stream"),
+    ),
+    "For programs": ("secret", "progress"),
+}
+"""The groups in which help shows options; each option is in one."""
+
+
 def is_run_option(name: str) -> bool:
     """Tell whether an option belongs to a run of `release`, and not to a declaration."""
     return name in ReleaseOptions.model_fields and name not in DeclareOptions.model_fields

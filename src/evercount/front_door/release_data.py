@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from evercount.declarations.declaration import StreamDeclaration
     from evercount.engine.release_table import ReleaseTable
     from evercount.files.release_job import Job, Outcome
+    from evercount.fitness.report import Fitness
     from evercount.front_door.options import DeclareOptions, Moment, ReleaseOptions
     from evercount.noise import Secret
     from evercount.planning.plan_views import ViewPlan
@@ -47,16 +48,46 @@ def run(data: Any, declaration: StreamDeclaration | None = None, **given: Any) -
 
     options = ReleaseOptions.of(given)
     zone_given = declaration is not None or options.zone is not None
-    if declaration is None:
-        refuse_missing(missing_options(given), EXAMPLE)
-        declaration = declare_from(options)
-    else:
-        check_declaration(declaration)
-        _refuse_declared(options)
+    declaration = _declaration(declaration, options)
     job = _job(data, declaration, options, zone_given)
     for caution in cautions(declaration):
         warnings.warn(caution, stacklevel=3)
     return release_file(job, options.progress)
+
+
+def _declaration(
+    declaration: StreamDeclaration | None, options: ReleaseOptions
+) -> StreamDeclaration:
+    """Return the declaration that is given, or the one that the options describe."""
+    if declaration is None:
+        refuse_missing(missing_options(vars(options)), EXAMPLE)
+        return declare_from(options)
+    check_declaration(declaration)
+    _refuse_declared(options)
+    return declaration
+
+
+def inspect(
+    names: Sequence[str], declaration: StreamDeclaration | None = None, **given: Any
+) -> Fitness:
+    """Report how fit files are to be published with the options of `release`. Of the options of a
+    run, `delimiter` and `now` matter; nothing is written but into a private scratch folder."""
+    from tempfile import TemporaryDirectory
+
+    from evercount.declarations.schedule import zone_named
+    from evercount.files.release_run import interruptible
+    from evercount.files.source import find_inputs
+    from evercount.fitness.report import inspect_files
+    from evercount.front_door.options import ReleaseOptions
+
+    options = ReleaseOptions.of(given)
+    declaration = _declaration(declaration, options)
+    files = tuple(find_inputs(names))
+    now = _instant("now", options.now, zone_named(declaration.schedule.zone))
+    if now is None:
+        now = clock.time_ns() // 1000
+    with TemporaryDirectory(prefix="evercount-inspect-") as scratch, interruptible():
+        return inspect_files(files, declaration, now, options.delimiter or ",", Path(scratch))
 
 
 def _refuse_declared(options: DeclareOptions) -> None:

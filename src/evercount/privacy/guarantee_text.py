@@ -380,7 +380,7 @@ def counted_text(budget: Budget, enforced: Enforced = "evercount", tick: str = M
         tick: the declared length of a tick.
 
     Returns:
-        One sentence, or an empty text.
+        A sentence, with a second one if the caps distort totals over time; or an empty text.
 
     **Guarantee.** Intervals hold for the numbers of counted events: true sums are those after the
     caps. Test: tests/privacy/test_guarantee_text.py::test_numbers_are_about_counted_events.
@@ -391,9 +391,34 @@ def counted_text(budget: Budget, enforced: Enforced = "evercount", tick: str = M
     """
     if not _counted(budget):
         return ""
-    return (
+    about = (
         "Numbers and intervals are about counted events: of each id, "
         f"{_cap(budget, enforced, tick_word(tick))}."
+    )
+    return " ".join(filter(None, [about, distortion_text(budget)]))
+
+
+def distortion_text(budget: Budget) -> str:
+    """What caps do to totals over time, where they look beyond one tick; else empty. It follows
+    from the budget alone.
+
+    >>> from evercount import Budget
+    >>> distortion_text(Budget(1.0, 0, unit="user", max_per_tick=1, max_ticks=30))
+    'Caps distort totals over time: whoever has reached a cap counts no more, so that ...'
+    >>> distortion_text(Budget(1.0, 0, unit="user", max_per_tick=1))
+    ''
+    """
+    events, _, ticks = budget.caps
+    if (events is None and ticks is None) or budget.period_ticks == 1:
+        return ""
+    until = ""
+    later = "later numbers"
+    if budget.period is not None:
+        until = " until the next period"
+        later = "numbers late in a period"
+    return (
+        f"Caps distort totals over time: whoever has reached a cap counts no more{until}, so that "
+        f"{later} may fall although the events do not."
     )
 
 

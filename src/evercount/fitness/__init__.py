@@ -1,0 +1,1 @@
+"""How fit event files are to be published: reports for the operator alone."""
