@@ -227,3 +227,48 @@ def sensitivity(
         )  # fmt: skip
     _show(report, False)
     _finish(report)
+
+
+@audit.command()
+def life(
+    lives: int = Option(200, help="How many lives to try.", min=1),
+    seed: str = Option("0", help="Seed of the lives: the same seed tries the same ones."),
+    first: int = Option(0, help="Number of the first life, to go on where another run ended."),
+    way: list[str] | None = Option(
+        None,
+        help=(
+            "Repeatable: python, csv, jsonl, parquet, frame, store of files, moves or store. "
+            "Default: mostly python, which is quick."
+        ),
+    ),
+    coverage: bool = Option(False, "--coverage", help="Print which operations met which features."),
+    json_output: Json = False,
+) -> None:
+    """Live whole lives of random streams in neighbouring worlds, with renewals, restarts, second
+    streams and moves; all that was published there must be covered by what was stated.
+
+    A life that breaks a promise is made small and printed as a Python script. Exit 1 if there is
+    one. The data are synthetic, and nothing is kept.
+
+    Example: evercount audit life --lives 1000 --way python --way store
+    """
+    from evercount._validate import check_name
+    from evercount.audit.lives.search import USUAL_WAYS, search_lives
+    from evercount.audit.lives.ways import WAYS
+
+    for name in way or ():
+        check_name("way", name, tuple(WAYS))
+    with progress_bar() as show:
+        report = search_lives(
+            lives,
+            seed,
+            tuple(way) if way else USUAL_WAYS,
+            lambda done: show("lives", done, lives),
+            first,
+        )
+    _show(report, json_output)
+    if coverage and not json_output:
+        typer.echo(report.coverage.summary())
+    if report.interrupted:
+        raise typer.Exit(130)
+    _finish(report)

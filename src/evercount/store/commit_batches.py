@@ -72,10 +72,9 @@ class PendingEvents:
 
     def count_early(self, events: list[EarlyEvent]) -> None:
         """Take in events that were kept for the first open tick."""
-        users = None
-        if self.live.declaration.user_caps is not None:
-            users = [user for _, user in events if user is not None]
-        batch = Batch(self.live.name, [event for event, _ in events], users=users)
+        # queries of people read them from the events, which then have none beside them
+        named = [user for _, user in events if user is not None]
+        batch = Batch(self.live.name, [event for event, _ in events], users=named or None)
         self._count_open(batch, list(range(batch.size)))
 
     def _keep_for_later(self, batch: Batch, places: list[int], tick: int) -> None:
