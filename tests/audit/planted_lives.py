@@ -27,6 +27,7 @@ from evercount.queries.base import Query
 from evercount.queries.user_cap import Caps, Used
 from evercount.store import declare_stream, spending, stream_life
 from evercount.store.rollback_guard import HeadFile
+from wrapped_functions import wrap
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -81,8 +82,7 @@ def without_ticks(patch: pytest.MonkeyPatch) -> None:
 
 def two_histories(patch: pytest.MonkeyPatch) -> None:
     """Occupancy of persons in periods: two histories under replace, where there are three."""
-    histories = people._histories
-    patch.setattr(people, "_histories", lambda *given: min(histories(*given), 2))
+    wrap(patch, people, "_histories", lambda histories, *given: min(histories(*given), 2))
 
 
 def replace_as_add_remove(patch: pytest.MonkeyPatch) -> None:
@@ -234,13 +234,12 @@ def output_of_anybody(patch: pytest.MonkeyPatch) -> None:
 def store_beside_a_state_file(patch: pytest.MonkeyPatch) -> None:
     """A store does not take over the stream of the state file beside it."""
     output_of_anybody(patch)
-    open_store = open_keeper._open_store
 
-    def beside(job: Any, output: Any) -> Any:
+    def beside(open_store: Any, job: Any, output: Any) -> Any:
         patch.setattr("evercount.files.move_stream.take_over", lambda *given: True)
         return open_store(job, output)
 
-    patch.setattr(open_keeper, "_open_store", beside)
+    wrap(patch, open_keeper, "_open_store", beside)
 
 
 def old_copies_go_on(patch: pytest.MonkeyPatch) -> None:
@@ -250,14 +249,13 @@ def old_copies_go_on(patch: pytest.MonkeyPatch) -> None:
 
 def state_after_the_output(patch: pytest.MonkeyPatch) -> None:
     """The output is published before the state is on the disk."""
-    write = StateFile._write
 
-    def late(self: Any) -> None:
+    def late(write: Any, self: Any) -> None:
         if self.output is not None and self.output.pending.exists():
             self.output.pending.replace(self.output.path)
         write(self)
 
-    patch.setattr(StateFile, "_write", late)
+    wrap(patch, StateFile, "_write", late)
 
 
 def ledger_is_not_charged(patch: pytest.MonkeyPatch) -> None:

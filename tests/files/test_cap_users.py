@@ -208,8 +208,8 @@ def test_events_are_in_order_of_visit_time_and_row(farthest: int) -> None:
     visit = draw.integers(0, 20, 3000)
     time = draw.integers(-farthest, farthest, 3000)
     right = sorted(range(3000), key=lambda row: (visit[row], time[row], row))
-    assert cap_users._sort_by_time(visit, time).tolist() == right
-    assert cap_users._sort_by_time(visit[:0], time[:0]).tolist() == []
+    assert cap_users.sort_by_time(visit, time).tolist() == right
+    assert cap_users.sort_by_time(visit[:0], time[:0]).tolist() == []
 
 
 def test_of_too_many_events_at_one_place_none_counts(tmp_path: Path) -> None:

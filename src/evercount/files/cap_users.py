@@ -154,7 +154,7 @@ class UserRule:
             turn = last_turns(visit, us, events.column("o")[chosen])
             counted[chosen[turn <= count[visit]]] = True
         else:
-            by_time = _sort_by_time(visit, us)
+            by_time = sort_by_time(visit, us)
             size = visits.size[partly]
             turn = np.arange(len(visit)) - np.repeat(np.cumsum(size) - size, size)
             counted[chosen[by_time[turn < count[visit[by_time]]]]] = True
@@ -281,7 +281,7 @@ def _counted(
     return np.minimum(came, np.maximum(room, 0))
 
 
-def _sort_by_time(visit: IntArray, time: IntArray) -> IntArray:
+def sort_by_time(visit: IntArray, time: IntArray) -> IntArray:
     """Put events in the order of their visits and times; at one time the earlier row comes
     first."""
     since = time - time.min(initial=time.max(initial=0))

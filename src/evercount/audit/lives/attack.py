@@ -138,9 +138,9 @@ def show(
     seed: str = "",
 ) -> None:
     """Print what a life shows; scripts of finds call it."""
-    history = tuple(Event(*row) for row in rows)
+    history = tuple(map(Event._make, rows))
     life = Life(way, declaration, history, tuple(Step(*step) for step in steps), total, seed)
-    other = None if neighbour is None else tuple(Event(*row) for row in neighbour)
+    other = None if neighbour is None else tuple(map(Event._make, neighbour))
     for find in compare_worlds(life, other):
         mark = "holds" if find.holds else "BROKEN"
         print(f"{mark} ({find.kind}, {find.ratio:.6g}): {find.reason}")  # noqa: T201 (a script)

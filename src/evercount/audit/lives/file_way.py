@@ -106,18 +106,19 @@ class FileLife:
             "note": lambda: self.notes.append(NewMark(first=argument, text="a note")),
             "move": self._move,
         }
-        options = {
-            "renew": ("renews", True),
-            "join": ("joining", argument),
-            "hide": ("hiding", argument),
-            "output": ("other_state", True),
-            "new noise": ("new_noise", True),
-            "kill": ("kill", argument),
-        }
-        if step.name in options:
-            setattr(self, *options[step.name])
-        else:
+        if step.name in operations:
             operations[step.name]()
+            return
+        # options of the next run
+        self.renews = self.renews or step.name == "renew"
+        self.other_state = self.other_state or step.name == "output"
+        self.new_noise = self.new_noise or step.name == "new noise"
+        if step.name == "join":
+            self.joining = argument
+        if step.name == "hide":
+            self.hiding = argument
+        if step.name == "kill":
+            self.kill = argument
 
     def _second(self, changes: Mapping[str, Any]) -> None:
         fields = {**self.life.declaration, **changes}

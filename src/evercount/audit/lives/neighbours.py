@@ -94,7 +94,7 @@ def neighbours(
     **Guarantee.** Nothing that the sentence does not name: one event absent, or any other content
     in its place; everything that comes up for counting under one id in one period absent; each
     event under that id any other, at the same time and in the same order; or, where a query reads
-    ids, anything under an id that occurs nowhere else. Test: tests/audit/test_life_neighbours.py.
+    ids, anything under an id that occurs nowhere else. Test: tests/audit/test_lives.py.
     """
     if promise.unit == "event":
         yield from _of_events(promise, history)
