@@ -69,9 +69,9 @@ KILLED = """
     import os, signal, sys
     from evercount.cli import app
     from evercount.engine import stream
-    from evercount.files import release_run
+    from evercount.files.state_file import StateFile
 
-    places = {"noise": (stream, "advance"), "keys": (stream, "advance_keys"), "commit": (release_run, "commit")}
+    places = {"noise": (stream, "advance"), "keys": (stream, "advance_keys"), "commit": (StateFile, "commit")}
     where, name = places[sys.argv[1]]
     real = getattr(where, name)
 

@@ -103,8 +103,12 @@ def released_into_store(folder: Path, run: Runner) -> Path:
 
 
 def number_of(names: list[str], name: str, after: str = "") -> int:
-    """The number of the first change of this name, from 1 on; after the last one of another."""
-    begin = len(names) - names[::-1].index(after) if after else 0
+    """The number of the first change of this name, from 1 on; after the last one of another, which
+    it follows."""
+    if not after:
+        return names.index(name) + 1
+    last = len(names) - names[::-1].index(name)  # what comes later only reads
+    begin = max(number for number, one in enumerate(names[: last - 1], 1) if one == after)
     return names.index(name, begin) + 1
 
 

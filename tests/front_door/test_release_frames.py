@@ -548,7 +548,7 @@ import os, signal, sys
 import pandas as pd
 import evercount
 from evercount import _safe_files
-from evercount.files import run_state
+from evercount.files import state_file as run_state
 def die(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)
 if sys.argv[1] == "before":

@@ -226,9 +226,9 @@ def test_a_run_in_the_middle_of_a_week_is_charged_like_everywhere(
     rows = rows.withColumn("nth", lit(1))
     ledger = Ledger(begun(5).budget)
     ledger.spend("before", begun(5).build().cost)
-    for day, refusal in ((15, BudgetExceeded), (8, ParameterError)):
+    for day in (15, 8):
         last = begun(day).schedule.start_of(11)
-        with pytest.raises(refusal, match=r"with all entries so far|begin at different times"):
+        with pytest.raises(ParameterError, match="begin at different times"):
             release_batch(
                 rows, begun(day), str(tmp_path / "out"), until=last, run="r", ledger=ledger
             )

@@ -17,7 +17,7 @@ releases. The store's lock keeps a second run and a service that writes away.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -43,12 +43,12 @@ from evercount.files.published import keeps_tables, own_tables
 from evercount.files.resume_run import Run, begun_state
 from evercount.noise import Secret
 from evercount.store import LiveStream, Store
-from evercount.store.database import find, remove
+from evercount.store.database import Database, find, remove
 from evercount.store.declare_stream import change_late_rules
 from evercount.store.open_stream import FILES
 from evercount.store.schema import file_runs
 from evercount.store.spending import read_cap
-from evercount.store.stored_releases import read_joined, read_values
+from evercount.store.stored_releases import read_joined, read_table, read_values
 from evercount.store.stream_life import (
     hide_keys,
     identities_of,
@@ -88,6 +88,7 @@ class StoreKeeper(Keeper):
         self.output = output
         self.capped = store.database.read(read_cap) is not None
         self._now = now / SECOND
+        self._closed = False
         self._name = name
         self.live = newest_of(store, name)
         if self.live is not None and self.live.waiting != FILES:
@@ -108,6 +109,19 @@ class StoreKeeper(Keeper):
     def close(self) -> None:
         self._folder.cleanup()
         self.store.close()
+        self._closed = True
+
+    @contextmanager
+    def _reading(self) -> Iterator[Database]:
+        """The database; after the run one that is opened for tables that are asked for then."""
+        if not self._closed:
+            yield self.store.database
+            return
+        place = self.store.database.url.render_as_string(hide_password=False)
+        if self.store.database.file is not None:
+            place = str(self.store.database.file)
+        with closing(Database(place, write=False)) as database:
+            yield database
 
     # -- what is kept ----------------------------------------------------------------------------
 
@@ -192,16 +206,17 @@ class StoreKeeper(Keeper):
             return np.empty((0, 0))
         # keys that became public; of a stream whose ticks are revised, lags
         width = max(len(live.labels), len(live.stream.labels))
-        return self.store.database.read(
-            read_values, live.id, range(after + 1, live.closed + 1), width
-        )
+        ticks = range(after + 1, live.closed + 1)
+        with self._reading() as database:
+            return database.read(read_values, live.id, ticks, width)
 
     def own_tables(self) -> tuple[dict[str, Any], ...]:
         live = self.live
         if live is None or not live.closed or not keeps_tables(live.declaration.query):
             return ()
         width = max(len(live.labels), len(live.stream.labels))
-        return own_tables([self.store.published(live, 0, live.closed, range(width))])
+        with self._reading() as database:
+            return own_tables([database.read(read_table, live, 0, live.closed, range(width))])
 
     def name_in_lakes(self, declaration: StreamDeclaration, renewing: bool) -> str:
         if self.live is None:
