@@ -10,6 +10,7 @@ key in each tick, over the same file, in the processor time of the whole process
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import resource
@@ -272,19 +273,18 @@ def persons_rows(rows: int, rounds: int) -> Iterator[dict[str, Any]]:
     """Caps of persons, next to DuckDB's count of different persons; and how a cap grows with the
     rows."""
     smaller: dict[tuple[int, str, str], float] = {}
-    for size, kinds in ((rows, ("csv", "parquet")), (5 * rows, ("parquet",))):
-        for persons in PERSONS:
-            with tempfile.TemporaryDirectory() as made:
-                write_events(Path(made), size, persons, kinds)
-                for kind in kinds:
-                    for row in _persons_of_a_file(
-                        Path(made), f"events.{kind}", size, persons, rounds
-                    ):
-                        key = (persons, kind, row["name"])
-                        if row["unit"] == "s" and key in smaller:
-                            yield _growth(row, smaller[key])
-                        smaller.setdefault(key, row["value"])
-                        yield row
+    sizes = ((rows, ("csv", "parquet")), (5 * rows, ("parquet",)))
+    for (size, kinds), persons in itertools.product(sizes, PERSONS):
+        with tempfile.TemporaryDirectory() as made:
+            write_events(Path(made), size, persons, kinds)
+            for kind in kinds:
+                name = f"events.{kind}"
+                for row in _persons_of_a_file(Path(made), name, size, persons, rounds):
+                    key = (persons, kind, row["name"])
+                    if row["unit"] == "s" and key in smaller:
+                        yield _growth(row, smaller[key])
+                    smaller.setdefault(key, row["value"])
+                    yield row
 
 
 def _persons_of_a_file(
