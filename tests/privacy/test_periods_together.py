@@ -133,6 +133,7 @@ PLANTED: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "the end that cuts a period": lambda patch: patch.setattr(
         TimeRange, "whole", property(lambda self: self)
     ),
+    "a part of a period": lambda patch: patch.setattr(composition, "share_periods", charged_once),
     "when periods begin": lambda patch: patch.setattr(
         composition, "share_periods", lambda one, other: True
     ),
