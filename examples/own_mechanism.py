@@ -26,11 +26,8 @@ def banded(horizon: int, bands: int = 16) -> Dense:
 
 
 register_factorization("banded", banded)
-print(
-    "\n".join(
-        f"{row.name}: worst std {row.worst_std:.2f}" for row in plan(Budget(1.0, 1e-6), 64).rows
-    )
-)
+for row in plan(Budget(1.0, 1e-6), 64).rows:
+    print(f"{row.name}: worst std {row.worst_std:.2f}")
 stream = Stream(Count(), Budget(1.0, 1e-6), factorization=banded(64))
 print(stream.run([3] * 64)[-1], stream.guarantee)
 program = LibraryProgram(Count(), Budget(3.0, 0.01), 4, "banded")
